@@ -1,4 +1,4 @@
-//! Changes to the files of checkpoints, whose manifests still match.
+//! Modifies files of checkpoints such that their manifests still match.
 
 use super::names;
 use serde_json::Value;
@@ -6,12 +6,12 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Writes a checkpoint's manifest anew, as whoever changes a file and knows how would; `more` are names with their entries.
+/// Rewrites a checkpoint's manifest after a file was changed; `more` are additional names with their entries.
 ///
 /// # Panics
-/// If something is not there.
+/// If a file is missing.
 pub fn seal(folder: &Path, more: &[(&str, Value)]) {
-    // Older versions had it among the model's files.
+    // Older versions stored the manifest among the model's files.
     let places = ["trainer/manifest.json", "manifest.json"].map(|name| folder.join(name));
     let place = places.iter().find(|place| place.exists()).expect("what a checkpoint has");
     let manifest: Value =
@@ -41,7 +41,7 @@ pub fn seal(folder: &Path, more: &[(&str, Value)]) {
     std::fs::write(place, text).expect("what a checkpoint has");
 }
 
-/// Moves the files of a checkpoint to where versions before the folder `trainer` had them: among those of its model.
+/// Moves the files of a checkpoint to where versions before the folder `trainer` stored them: among those of its model.
 ///
 /// # Panics
 /// If they can't be moved.

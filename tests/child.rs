@@ -1,13 +1,13 @@
-//! Processes that end with the test that started them.
+//! Processes that are killed when their test ends.
 
 use std::ops::{Deref, DerefMut};
 use std::process::{Child, Command};
 
-/// A process that is killed when it is dropped, also when an assertion failed.
+/// A process that is killed when this is dropped, even after a failed assertion.
 pub struct KilledOnDrop(pub Child);
 
 impl KilledOnDrop {
-    /// Sends it a signal, as in `STOP`.
+    /// Sends the process a signal, such as `STOP`.
     ///
     /// # Panics
     /// If it can't be sent.
@@ -33,7 +33,7 @@ impl DerefMut for KilledOnDrop {
 
 impl Drop for KilledOnDrop {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! What the tests share: running the binary in a folder of its own and reading what it wrote.
+//! Helpers of the tests: they run the binary in its own folder and read its output.
 
 pub mod checkpoint;
 mod child;
@@ -37,45 +37,46 @@ pub const UNRULY: &str = env!("UNRULY_WASM");
 /// Path of the plugin that rewards with its version, which [`version`] changes.
 pub const VERSIONED: &str = env!("VERSIONED_WASM");
 
-/// The bytes of a version of [`VERSIONED`].
+/// Returns the bytes of a version of [`VERSIONED`].
 ///
 /// # Panics
-/// If the compiled file has no place for it.
+/// If the compiled file lacks the text to replace.
 #[must_use]
 pub fn version(number: u32) -> Vec<u8> {
     marked(VERSIONED, b"version=00000000", &format!("version={number:08}"))
 }
 
-/// The bytes of a version of [`HOSTILE`] that misbehaves of its own; with `+` at the end once it is in another version's place.
+/// Returns the bytes of a version of [`HOSTILE`] that misbehaves without settings; with a trailing `+`, once it has replaced another
+/// version.
 ///
 /// # Panics
-/// If the compiled file has no place for it.
+/// If the compiled file lacks the text to replace.
 #[must_use]
 pub fn hostile(misdeed: &str) -> Vec<u8> {
     marked(HOSTILE, b"misdeed=none............................", &format!("misdeed={misdeed:.<32}"))
 }
 
-/// The bytes of a version of [`CONTRARY`] or [`CONTRARY_PAIRS`] that misbehaves of its own; with `+` at the end in the second call of a
-/// function only.
+/// Returns the bytes of a version of [`CONTRARY`] or [`CONTRARY_PAIRS`] that misbehaves without settings; with a trailing `+`, from a
+/// function's second call on.
 ///
 /// # Panics
-/// If the compiled file has no place for it.
+/// If the compiled file lacks the text to replace.
 #[must_use]
 pub fn contrary(plugin: &str, misdeed: &str) -> Vec<u8> {
     marked(plugin, b"contrary=none...........................", &format!("contrary={misdeed:.<31}"))
 }
 
-/// The bytes of a version of [`UNRULY`] that misbehaves of its own, in episodes of all rows; with `+` at the end not in those
-/// of a trial.
+/// Returns the bytes of a version of [`UNRULY`] that misbehaves without settings, in episodes of all rows; with a trailing `+`, not in
+/// those of a trial.
 ///
 /// # Panics
-/// If the compiled file has no place for it.
+/// If the compiled file lacks the text to replace.
 #[must_use]
 pub fn unruly(misdeed: &str) -> Vec<u8> {
     marked(UNRULY, b"unruly=none.....................", &format!("unruly={misdeed:.<25}"))
 }
 
-/// The bytes of a compiled plugin with another text in the place of one that it has.
+/// Returns the bytes of a compiled plugin after replacing a text.
 fn marked(plugin: &str, mark: &[u8], text: &str) -> Vec<u8> {
     let mut bytes = std::fs::read(plugin).expect("the plugin is built");
     let at = bytes.windows(mark.len()).position(|w| w == mark).expect("the compiled plugin has its mark");
@@ -83,10 +84,10 @@ fn marked(plugin: &str, mark: &[u8], text: &str) -> Vec<u8> {
     bytes
 }
 
-/// The binary beside the test's own, which `cargo test` builds along with the host's tests.
+/// Returns the path of the binary next to the test's own, which `cargo test` builds along with the host's tests.
 ///
 /// # Panics
-/// If it is not there.
+/// If it does not exist.
 #[must_use]
 pub fn binary() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
@@ -105,7 +106,7 @@ fn modified(path: &Path) -> SystemTime {
     path.metadata().and_then(|m| m.modified()).expect("files know when they were modified")
 }
 
-/// When the newest file below a folder was modified, apart from unit tests, of which the binary has nothing.
+/// Returns when the newest file in a folder was modified, except unit tests, which are not part of the binary.
 fn newest(folder: &Path) -> SystemTime {
     let entries = std::fs::read_dir(folder).expect("the source is there").map(|e| e.expect("an entry").path());
     entries
@@ -124,10 +125,10 @@ pub fn small() -> [&'static str; 4] {
     ["--model", tiny(), "--dataset", STORIES]
 }
 
-/// Folder of a model of 120 thousand random weights, with a token for each byte, made once a process.
+/// Returns the folder of a model of 120 thousand random weights, with a token for each byte, created once per process.
 ///
 /// # Panics
-/// If it can't be made.
+/// If it can't be created.
 #[must_use]
 pub fn tiny() -> &'static str {
     static FOLDER: OnceLock<(tempfile::TempDir, String)> = OnceLock::new();
@@ -161,17 +162,17 @@ impl Default for TestFolder {
 }
 
 impl TestFolder {
-    /// An empty folder.
+    /// Creates an empty folder.
     ///
     /// # Panics
-    /// If it can't be made.
+    /// If it can't be created.
     #[must_use]
     pub fn new() -> Self {
         Self { folder: tempfile::tempdir().expect("a temporary folder") }
     }
 
-    /// What a script of the shell makes of a disk of so much room (`64k`, `4m`), in a mount namespace of its own; `RLHOST` is the
-    /// binary. None where there are no such namespaces.
+    /// Runs a shell script on a disk of this size (`64k`, `4m`), in its own mount namespace; `RLHOST` is the binary. Returns `None` if such
+    /// namespaces are unavailable.
     ///
     /// # Panics
     /// If no shell can be started.
@@ -186,10 +187,10 @@ impl TestFolder {
         run("true").filter(|tried| tried.code == Some(0)).and_then(|_| run(script))
     }
 
-    /// A folder with 32 pairs in `pairs.jsonl` and 32 answers in `answers.jsonl`, of unequal lengths.
+    /// Creates a folder with 32 pairs in `pairs.jsonl` and 32 answers in `answers.jsonl`, of unequal lengths.
     ///
     /// # Panics
-    /// If it can't be made.
+    /// If it can't be created.
     #[must_use]
     pub fn with_answers() -> Self {
         let place = Self::new();
@@ -206,13 +207,13 @@ impl TestFolder {
         place
     }
 
-    /// A path inside.
+    /// Returns a path in the folder.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Names of what lies inside, sorted.
+    /// Returns the sorted names of the folder's entries.
     ///
     /// # Panics
     /// If the folder can't be read.
@@ -221,7 +222,7 @@ impl TestFolder {
         names(self.folder.path())
     }
 
-    /// Names of what lies inside a folder of the place, sorted.
+    /// Returns the sorted names of a subfolder's entries.
     ///
     /// # Panics
     /// If the folder can't be read.
@@ -247,7 +248,7 @@ impl TestFolder {
         self.run_with(arguments, &[])
     }
 
-    /// Runs the binary with these arguments and with these variables in its environment.
+    /// Runs the binary with these arguments and environment variables.
     ///
     /// # Panics
     /// If it can't be started.
@@ -261,7 +262,7 @@ impl TestFolder {
         CommandOutcome::new(command.output().expect("the binary starts"))
     }
 
-    /// Trains a tiny model on short prompts, briefly; `more` is added to the arguments.
+    /// Trains a tiny model briefly on short prompts; `more` is appended to the arguments.
     ///
     /// # Panics
     /// If the binary can't be started.
@@ -274,7 +275,7 @@ impl TestFolder {
         self.run(&arguments)
     }
 
-    /// Trains a tiny reward model for two steps, of which it leaves the checkpoints in `run`, and its pairs in `pairs.jsonl`.
+    /// Trains a tiny reward model for two steps. Its checkpoints are in `run`, its pairs in `pairs.jsonl`.
     ///
     /// # Panics
     /// If that fails.
@@ -288,7 +289,7 @@ impl TestFolder {
         self.run(&[&train[..], &["--learning-rate", "0.01"], more].concat()).succeeded();
     }
 
-    /// What `rlhost score` says of each row.
+    /// Returns the output of `rlhost score` for each row.
     ///
     /// # Panics
     /// If that fails or is not JSON.
@@ -298,7 +299,7 @@ impl TestFolder {
         outcome.succeeded().stdout.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
     }
 
-    /// Starts the binary and does not wait for it.
+    /// Starts the binary without waiting for it.
     ///
     /// # Panics
     /// If it can't be started.
@@ -316,7 +317,7 @@ impl TestFolder {
         command
     }
 
-    /// Starts the binary, with what it prints for the caller to read, and does not wait for it.
+    /// Starts the binary without waiting for it; the caller reads its output.
     ///
     /// # Panics
     /// If it can't be started.
@@ -325,7 +326,7 @@ impl TestFolder {
         self.starting(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts")
     }
 
-    /// Starts the binary again and again, and kills it after each of these times.
+    /// Starts the binary repeatedly, and kills it after each of these durations.
     ///
     /// # Panics
     /// If it can't be started.
@@ -338,23 +339,23 @@ impl TestFolder {
         }
     }
 
-    /// The command that runs the binary as so many processes of one run.
+    /// Returns the command that runs the binary as this many processes of one run.
     #[must_use]
     pub fn ranks(&self, ranks: usize, arguments: &[&str]) -> Command {
         let mut command = Command::new("mpirun");
         command.current_dir(self.folder.path()).env_remove("RUST_LOG").env("NO_COLOR", "1").env("RAYON_NUM_THREADS", "1");
         command.env("RLHOST_STATE_DIR", self.path(".state"));
-        // In a container a process may not read another's memory, which Open MPI would say aloud.
+        // In a container, a process may not read another's memory, about which Open MPI would print a message.
         command.env("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
-        // Two mpiruns that begin together can't both make the folder that they would share.
+        // Two mpiruns that start at the same time can't both create the folder that they would share.
         command.env("OMPI_MCA_orte_tmpdir_base", self.folder.path());
-        // A rank that waits is not to keep the one that it waits for from a processor.
+        // A waiting rank must not keep the one that it waits for from a processor.
         command.env("OMPI_MCA_mpi_yield_when_idle", "1").args(["--bind-to", "none"]);
         command.args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks.to_string()]).arg(binary()).args(arguments);
         command
     }
 
-    /// Runs the binary as so many processes of one run.
+    /// Runs the binary as this many processes of one run.
     ///
     /// # Panics
     /// If there is no `mpirun`.
@@ -363,7 +364,7 @@ impl TestFolder {
         CommandOutcome::new(self.ranks(ranks, arguments).output().expect("mpirun starts"))
     }
 
-    /// Copies a folder with all that is in it.
+    /// Copies a folder recursively.
     ///
     /// # Panics
     /// If it can't be read or written.
@@ -371,7 +372,7 @@ impl TestFolder {
         copy(&self.path(from), &self.path(to));
     }
 
-    /// Copies a run as it was when its process died after a step.
+    /// Copies a run in the state of its process dying after a step.
     ///
     /// # Panics
     /// If it can't be read or written.
@@ -383,7 +384,7 @@ impl TestFolder {
         }
     }
 
-    /// Steps of the checkpoints that a run has now.
+    /// Returns the steps of a run's current checkpoints.
     ///
     /// # Panics
     /// If its folder can't be read.
@@ -395,17 +396,17 @@ impl TestFolder {
         steps
     }
 
-    /// Number of steps that a run has logged so far.
+    /// Returns the number of steps that a run has logged so far.
     #[must_use]
     pub fn steps(&self, run: &str) -> usize {
         let log = std::fs::read(self.path(run).join("metrics.jsonl")).unwrap_or_default();
         log.iter().filter(|byte| **byte == b'\n').count()
     }
 
-    /// Waits for what a run that goes on will do.
+    /// Waits until a running run satisfies `done`.
     ///
     /// # Panics
-    /// If it takes longer than `patience`, with the run's events so far.
+    /// If that takes longer than `patience`; the message has the run's events so far.
     #[track_caller]
     pub fn wait(&self, run: &str, patience: Duration, done: impl Fn() -> bool) {
         let begun = Instant::now();
@@ -416,10 +417,10 @@ impl TestFolder {
         }
     }
 
-    /// Events of one kind in a run, which may still be writing its last line.
+    /// Returns the events of one kind in a run, which may still be writing its last line.
     ///
     /// # Panics
-    /// If the file is not there or holds anything else.
+    /// If the file is missing or has anything else.
     #[must_use]
     pub fn events(&self, run: &str, kind: &str) -> Vec<Value> {
         let mut events = self.finished_lines(&format!("{run}/events.jsonl"));
@@ -427,10 +428,10 @@ impl TestFolder {
         events
     }
 
-    /// The lines of a file of JSON lines that grows, without one at its end that is still being written.
+    /// Returns the complete lines of a growing file of JSON lines.
     ///
     /// # Panics
-    /// If it is not there or holds anything else.
+    /// If it is missing or has anything else.
     #[must_use]
     pub fn finished_lines(&self, name: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.path(name)).expect("the file is there");
@@ -438,20 +439,20 @@ impl TestFolder {
         finished.lines().map(|l| serde_json::from_str(l).expect("a line of JSON")).collect()
     }
 
-    /// The lines of a file of JSON lines.
+    /// Returns the lines of a file of JSON lines.
     ///
     /// # Panics
-    /// If it is not there or holds anything else.
+    /// If it is missing or has anything else.
     #[must_use]
     pub fn lines(&self, name: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.path(name)).expect("the file is there");
         text.lines().map(|l| serde_json::from_str(l).expect("a line of JSON")).collect()
     }
 
-    /// The lines of a file of a run without the times.
+    /// Returns the lines of a run's file without times.
     ///
     /// # Panics
-    /// If it is not there or holds anything but objects.
+    /// If it is missing or has anything but objects.
     #[must_use]
     pub fn lines_without_times(&self, file: &str) -> Vec<Value> {
         let mut lines = self.lines(file);
@@ -463,10 +464,10 @@ impl TestFolder {
         lines
     }
 
-    /// All figures of a run's logged steps that are not times.
+    /// Returns all metrics of a run's logged steps that are not times.
     ///
     /// # Panics
-    /// If it has none, or one that is no number.
+    /// If there are none, or one is not a number.
     #[must_use]
     pub fn figures(&self, run: &str) -> Vec<Vec<(String, f64)>> {
         let line = |line: &Value| {
@@ -476,10 +477,10 @@ impl TestFolder {
         self.lines_without_times(&format!("{run}/metrics.jsonl")).iter().map(line).collect()
     }
 
-    /// The bytes of each tensor of a safetensors file.
+    /// Returns the bytes of each tensor of a safetensors file.
     ///
     /// # Panics
-    /// If it is not there or is no such file.
+    /// If it is missing or is not such a file.
     #[must_use]
     pub fn tensors(&self, file: &str) -> BTreeMap<String, Vec<u8>> {
         let bytes = std::fs::read(self.path(file)).expect("the file is there");
@@ -492,8 +493,8 @@ impl TestFolder {
         tensors.map(|(name, tensor)| (name, data[at(&tensor, 0)..at(&tensor, 1)].to_vec())).collect()
     }
 
-    /// Asserts that a run ended as another did, to the bit: the file of its weights at a step, the
-    /// moments, and all that was logged but times.
+    /// Asserts that a run ended bit-identically to another: the file of its weights at a step, the moments, and everything logged except
+    /// times.
     ///
     /// # Panics
     /// If it did not.
@@ -528,7 +529,7 @@ impl TestFolder {
         self.assert_same_end(&again, run, end, weights);
     }
 
-    /// One figure of every logged step of a run.
+    /// Returns one metric of every logged step of a run.
     ///
     /// # Panics
     /// If a step lacks it.
@@ -541,7 +542,7 @@ impl TestFolder {
     }
 }
 
-/// Asserts that the figures of two runs are the same, to 1e-5.
+/// Asserts that the metrics of two runs are equal to 1e-5.
 ///
 /// # Panics
 /// If one differs, or is missing in either.
@@ -551,7 +552,7 @@ pub fn assert_near(got: &[Vec<(String, f64)>], want: &[Vec<(String, f64)>], what
         let names = |line: &[(String, f64)]| line.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
         assert_eq!(names(got), names(want), "{what}");
         for ((name, got), (_, want)) in got.iter().zip(want) {
-            // Absolute for what is a difference of near equals.
+            // Small values are compared absolutely, because they may be differences of nearly equal numbers.
             let near = (got - want).abs() <= 1e-5 * want.abs().max(0.1);
             assert!(near, "{what}: {name} is {got} and not {want}");
         }

@@ -1,10 +1,10 @@
-//! What a run of the binary gave: what it said, and the page that it wrote.
+//! Outcome of a run of the binary: its output, and its page.
 
 use crate::TestFolder;
 use serde_json::Value;
 use std::process::Output;
 
-/// What a run of the binary gave.
+/// Outcome of a run of the binary.
 #[derive(Debug)]
 pub struct CommandOutcome {
     /// Exit code.
@@ -16,7 +16,7 @@ pub struct CommandOutcome {
 }
 
 impl CommandOutcome {
-    /// Returns the outcome of a process that has ended.
+    /// Creates the outcome of a process that has ended.
     #[must_use]
     pub fn new(output: Output) -> Self {
         Self {
@@ -26,7 +26,7 @@ impl CommandOutcome {
         }
     }
 
-    /// Asserts that all went well.
+    /// Asserts that the process succeeded.
     ///
     /// # Panics
     /// If it did not.
@@ -35,13 +35,13 @@ impl CommandOutcome {
         self
     }
 
-    /// The lines of standard error that are no information: warnings and errors, and whatever else is said.
+    /// Returns the lines of standard error that are not informational: warnings, errors, and any other output.
     #[must_use]
     pub fn complaints(&self) -> Vec<&str> {
         self.stderr.lines().filter(|line| !line.starts_with(" INFO ")).collect()
     }
 
-    /// The one line of standard error that begins with `error:`.
+    /// Returns the only line of standard error that begins with `error:`.
     ///
     /// # Panics
     /// If there is none, or more than one, or a panic.
@@ -54,7 +54,7 @@ impl CommandOutcome {
     }
 }
 
-/// The answers that a page in a file has.
+/// Returns the data embedded in a page.
 ///
 /// # Panics
 /// If it has none.
@@ -66,7 +66,7 @@ pub fn answers(page: &str) -> Value {
 }
 
 impl TestFolder {
-    /// The answers that the report of a run has.
+    /// Returns the data embedded in a run's report.
     ///
     /// # Panics
     /// If the run has no report.

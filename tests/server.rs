@@ -1,4 +1,4 @@
-//! A running `rlhost serve`, and what clients of any kind send it.
+//! A running `rlhost serve`, and clients that send it requests.
 
 use crate::{KilledOnDrop, TestFolder};
 use serde_json::Value;
@@ -6,36 +6,36 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Time for an answer.
+/// Maximum time to wait for a response.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running server. Dropping it kills it.
 pub struct ServerProcess {
     child: KilledOnDrop,
-    /// Its address, as in `127.0.0.1:8000`.
+    /// Address of the server, such as `127.0.0.1:8000`.
     pub address: String,
 }
 
-/// What a server answers.
+/// A response of the server.
 #[derive(Debug)]
 pub struct TestHttpResponse {
     /// The HTTP status.
     pub status: u16,
     /// Status line and headers, in lower case.
     pub head: String,
-    /// The body, without the marks of its chunks.
+    /// The body, without chunk headers.
     pub body: String,
 }
 
 impl TestHttpResponse {
-    /// Reads it to the end of the connection.
+    /// Reads a response until the connection is closed.
     ///
     /// # Panics
     /// If it is not HTTP.
     #[must_use]
     pub fn read(mut stream: impl Read) -> Self {
         let mut bytes = Vec::new();
-        // A server that has said enough may reset the connection.
+        // A server may reset the connection after its response.
         let _ = stream.read_to_end(&mut bytes);
         let text = String::from_utf8(bytes).expect("an answer in UTF-8");
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer, but {text:?}"));
@@ -45,19 +45,19 @@ impl TestHttpResponse {
         Self { status, head, body }
     }
 
-    /// The body as JSON.
+    /// Parses the body as JSON.
     ///
     /// # Panics
-    /// If it is not.
+    /// If it is not JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.body))
     }
 
-    /// The events of a streamed body, without the last, which must be `[DONE]`.
+    /// Returns the events of a streamed body, without the last one, which must be `[DONE]`.
     ///
     /// # Panics
-    /// If it has others.
+    /// If it is not, or an event is not JSON.
     #[must_use]
     pub fn events(&self) -> Vec<Value> {
         let events: Vec<&str> = self.body.split_terminator("\n\n").collect();
@@ -87,7 +87,7 @@ impl ServerProcess {
         Self::listening(place, &[&["serve", "--port", "0"], arguments].concat()).0
     }
 
-    /// Starts `rlhost ui` and waits until it listens. Returns the page's token, too.
+    /// Starts `rlhost ui` and waits until it listens. Also returns the page's token.
     ///
     /// # Panics
     /// If it does not.
@@ -98,7 +98,7 @@ impl ServerProcess {
         (served, token)
     }
 
-    /// Starts a server. Returns what it prints after its address, too.
+    /// Starts a server. Also returns the text that it prints after its address.
     fn listening(place: &TestFolder, arguments: &[&str]) -> (Self, String) {
         let mut child = place.start_piped(arguments);
         let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
@@ -112,7 +112,7 @@ impl ServerProcess {
         (Self { child: KilledOnDrop(child), address }, rest)
     }
 
-    /// Connects to it.
+    /// Connects to the server.
     ///
     /// # Panics
     /// If that fails.
@@ -132,33 +132,33 @@ impl ServerProcess {
         let mut stream = self.connect();
         let host = if headers.to_lowercase().contains("host:") { String::new() } else { format!("Host: {}\r\n", self.address) };
         let head = format!("{request} HTTP/1.1\r\n{host}Connection: close\r\nContent-Length: {}\r\n{headers}\r\n", body.len());
-        // What is refused early may not be read to its end.
+        // A server may reject a request without reading all of it.
         let _ = stream.write_all((head + body).as_bytes());
         stream
     }
 
-    /// Asks for a path.
+    /// Sends a GET request.
     #[must_use]
     pub fn get(&self, path: &str) -> TestHttpResponse {
         TestHttpResponse::read(self.send(&format!("GET {path}"), "", ""))
     }
 
-    /// Sends JSON.
+    /// Sends a POST request with a JSON body.
     #[must_use]
     pub fn post(&self, path: &str, body: &Value) -> TestHttpResponse {
         TestHttpResponse::read(self.begin(path, body))
     }
 
-    /// Sends JSON, and returns the connection.
+    /// Sends a POST request with a JSON body, and returns the connection.
     #[must_use]
     pub fn begin(&self, path: &str, body: &Value) -> TcpStream {
         self.send(&format!("POST {path}"), "Content-Type: application/json\r\n", &body.to_string())
     }
 
-    /// A metric.
+    /// Returns a metric.
     ///
     /// # Panics
-    /// If there is none of this name.
+    /// If there is none with this name.
     #[must_use]
     pub fn metric(&self, name: &str) -> u64 {
         let text = self.get("/metrics").body;
@@ -166,15 +166,15 @@ impl ServerProcess {
         value.unwrap_or_else(|| panic!("no {name} in {text}"))
     }
 
-    /// Asks it to stop, by a signal.
+    /// Sends the server a signal to stop.
     ///
     /// # Panics
-    /// If it can't be asked.
+    /// If the signal can't be sent.
     pub fn terminate(&self) {
         self.signal("TERM");
     }
 
-    /// Sends it a signal, as in `STOP`.
+    /// Sends the server a signal, such as `STOP`.
     ///
     /// # Panics
     /// If it can't be sent.
@@ -182,7 +182,7 @@ impl ServerProcess {
         self.child.signal(name);
     }
 
-    /// Waits for its end, and returns its exit code.
+    /// Waits for the server to exit, and returns its exit code.
     ///
     /// # Panics
     /// If that fails.

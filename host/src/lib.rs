@@ -1,5 +1,5 @@
-//! `rlhost`: RL post-training of language models with rewards and losses as WebAssembly
-//! plugins. `ARCHITECTURE.md` in this crate's folder is the map.
+//! `rlhost`: RL post-training of language models, with rewards and losses as WebAssembly plugins. `ARCHITECTURE.md` in this crate's folder
+//! describes its structure.
 
 pub mod cli;
 #[cfg(any(test, fuzzing))]
@@ -18,7 +18,7 @@ pub use rlhost_records::{checkpoint, diagnosis, metrics, report, trackers};
 pub use rlhost_train as train;
 pub use rlhost_web::hub;
 
-/// Reuses the memory of large tensors, which come and go with every operation; the system's allocator would map and clear each
-/// one again. Limited, so that untrusted templates and tokenizers stay within their bounds ([`ops::bounded`]).
+/// Reuses the memory of large tensors, which every operation allocates and frees; the system's allocator would map and clear it each time.
+/// The allocator is limited, so that untrusted templates and tokenizers stay within their bounds ([`ops::bounded`]).
 #[global_allocator]
 static ALLOCATOR: ops::bounded::LimitedAllocator<mimalloc::MiMalloc> = ops::bounded::LimitedAllocator(mimalloc::MiMalloc);

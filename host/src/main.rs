@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    // Another rlhost wants a plugin compiled where that can do no harm.
+    // Another rlhost process runs this one to compile a plugin, isolated from its own memory.
     if let Some(order) = CompileOrder::parse(&arguments) {
         return match rlhost::ops::limit_process(order.memory, order.seconds) {
             Err(error) if cfg!(target_os = "linux") => {
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         };
     }
     if let Some(order) = TrialOrder::parse(&arguments) {
-        // Its instances reserve more address space than they use.
+        // Wasm instances reserve more address space than they use, so memory can't be limited here.
         return match rlhost::ops::limit_process(u64::MAX, order.processor_seconds()) {
             Err(error) if cfg!(target_os = "linux") => {
                 eprintln!("a process that tries a plugin can't be limited: {error}");

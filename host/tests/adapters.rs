@@ -1,4 +1,4 @@
-//! Adapters that `peft` has written (`tests/fixtures/make_adapters.py`): what they compute, training, and what is written of them.
+//! Adapters written by `peft` (`tests/fixtures/make_adapters.py`): their outputs, their training, and their saved files.
 
 #[path = "shared/packed.rs"]
 mod packed;
@@ -10,7 +10,7 @@ use rlhost::ops::{self, Forest};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-/// Adapters on linear layers, with the biases that are trained beside them.
+/// Adapters on linear layers, with biases that are trained too.
 const TRAINABLE: [&str; 17] = [
     "rank_pattern",
     "alpha_pattern",
@@ -30,7 +30,7 @@ const TRAINABLE: [&str; 17] = [
     "bias_of_b",
     "with_modules",
 ];
-/// Adapters on the embedding, on positions and on the output matrix, and single rows of these.
+/// Adapters on the embedding, on positions and on the output matrix, and on single rows of these.
 const TABLES: [&str; 8] =
     ["tokens", "tokens_tied", "embedding", "embedding_and_head", "embedding_tied", "head_tied", "head_dora", "positions"];
 
@@ -48,7 +48,7 @@ fn decoder(name: &str) -> Decoder {
     opened(name).decoder().unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// The texts and peft's logits of all their tokens.
+/// Returns the texts and peft's logits of all their tokens.
 fn reference(name: &str) -> (Vec<Vec<u32>>, Vec<f32>) {
     let all = candle_core::safetensors::load(folder(name).join("reference.safetensors"), &Device::Cpu).unwrap();
     let ids: Vec<Vec<i64>> = all["input_ids"].to_vec2().unwrap();
@@ -120,10 +120,10 @@ fn merged_models_give_the_same_without_the_adapter() {
     }
 }
 
-/// Each adapted weight is `W + s B A`, by the tensors in the file and each module's own rank and alpha.
+/// Checks that each adapted weight is `W + s B A`, with the file's tensors and each module's own rank and alpha.
 #[test]
 fn merged_weights_are_the_base_with_the_products_of_the_matrices() {
-    // (rank, alpha) of a module, by what its name has.
+    // Returns rank and alpha of a module, by a part of its name.
     let of_rank_pattern = |module: &str| match module {
         _ if module.contains("q_proj") => (2.0, 6.0),
         _ if module.contains("layers.1.mlp") && !module.contains("gate") => (6.0, 6.0),
@@ -187,7 +187,7 @@ fn what_is_written_of_an_adapter_is_what_peft_wrote() {
     }
 }
 
-/// The weighted sum of log-probabilities, and its gradient.
+/// Returns the weighted sum of log-probabilities.
 fn loss(policy: &PolicyModel) -> f64 {
     let (forest, selected) = packed(&[(vec![5, 9, 2, 41, 7], vec![vec![3, 1, 8, 20], vec![60, 11]])]);
     let pass = policy.forward(&forest, &selected, 1.0).unwrap();
@@ -204,14 +204,14 @@ fn gradients(policy: &PolicyModel) -> Vec<(String, Vec<f32>)> {
 
 #[test]
 fn gradients_of_all_that_is_trained_are_those_of_finite_differences() {
-    // The lengths of DoRA have no gradient, so differences are not those of its gradients.
+    // DoRA's lengths have no gradient, so finite differences differ from its gradients.
     for name in TRAINABLE.into_iter().filter(|name| *name != "patterns_dora") {
         let policy = PolicyModel::new(decoder(name));
         let trained = policy.weights().trained();
         let file = candle_core::safetensors::load(folder(name).join("adapter_model.safetensors"), &Device::Cpu).unwrap();
         assert_eq!(trained.len(), file.len(), "{name}: all that peft trains");
         for ((parameter, tensor), (_, gradient)) in trained.into_iter().zip(gradients(&policy)) {
-            // Along the gradient itself, which is the direction in which f32 tells most.
+            // Tests the direction of the gradient itself, in which f32 is most accurate.
             let before = ops::to_vec(tensor).unwrap();
             let length = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
             let at = |step: f64| {
@@ -221,7 +221,7 @@ fn gradients_of_all_that_is_trained_are_those_of_finite_differences() {
                 ops::write(tensor, |p| p.copy_from_slice(&moved)).unwrap();
                 loss(&policy)
             };
-            // So small that the loss is nearly straight, and large enough for f32.
+            // Small enough for the loss to be nearly linear, and large enough for f32.
             let step = (0.02 / length.max(1e-9)).min(0.01);
             let slope = (at(step) - at(-step)) / (2.0 * step);
             ops::write(tensor, |p| p.copy_from_slice(&before)).unwrap();

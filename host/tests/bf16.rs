@@ -1,5 +1,5 @@
-//! Products in bf16 on the CPU beside those in f32. Where the processor has no instructions for them, operands are rounded all the
-//! same, so that these tests hold everywhere.
+//! Products in bf16 on the CPU compared with those in f32. On a processor without instructions for them, operands are rounded just the
+//! same, so these tests apply everywhere.
 
 #[path = "shared/families.rs"]
 mod families;
@@ -14,7 +14,7 @@ use rlhost::model::{
 use rlhost::ops::{self, Forest, Precision};
 use std::path::Path;
 
-/// Among them are biases, norms of heads, joined matrices, bounded scores and logits, layer norms, experts, convolutions, and delta networks.
+/// Models with biases, norms of heads, joined matrices, bounded scores and logits, layer norms, experts, convolutions, and delta networks.
 const MODELS: [&str; 9] = ["llama_biased", "qwen3", "phi3", "gemma2", "gpt2", "starcoder2", "qwen3_moe", "lfm2", "qwen3_5"];
 
 fn policy(name: &str, backend: &ComputeBackend, adapter: bool) -> PolicyModel {
@@ -41,7 +41,7 @@ fn forest() -> (Forest, SelectedPredictions) {
     packed(&[(long(1), vec![long(2), long(3)]), (vec![5, 9, 2, 41, 7], vec![vec![3, 1, 8, 20], vec![30, 11]])])
 }
 
-/// Log-probabilities of a pass, and all gradients one after the other.
+/// Returns log-probabilities of a pass, and all gradients, concatenated.
 fn pass(policy: &PolicyModel) -> (Vec<f32>, Vec<f32>) {
     let (forest, selected) = forest();
     results(policy, &selected, policy.forward(&forest, &selected, 0.9).unwrap())
@@ -70,11 +70,11 @@ fn gradients_point_where_those_in_f32_do_and_are_the_same_when_layers_are_comput
     for (name, adapter) in MODELS.into_iter().flat_map(|name| [(name, false), (name, true)]) {
         let rounding = ComputeBackend::cpu_in(Precision::Bf16);
         let (wide, half) = (pass(&policy(name, &ComputeBackend::cpu(), adapter)), pass(&policy(name, &rounding, adapter)));
-        // Log-probabilities of several nats: these random models are sure of themselves.
+        // Log-probabilities of several nats, because these random models have low entropy.
         let off = wide.0.iter().zip(&half.0).map(|(a, b)| (a - b).abs()).sum::<f32>() / wide.0.len() as f32;
         let cosine = cosine(&wide.1, &half.1);
         assert!(off > 0.0 && off < 0.02, "{name}: log-probabilities are off by {off} in the mean");
-        // Rounding sends a token near a tie to another expert.
+        // Rounding may route a token near a tie to another expert.
         let least = if name == "qwen3_moe" { 0.99 } else { 0.999 };
         assert!(cosine > least, "{name}, adapter {adapter}: cosine {cosine}");
         let again = pass(&policy(name, &rounding, adapter).with_gradient_checkpointing(true));
@@ -90,8 +90,8 @@ fn a_pass_that_continues_that_of_its_prompts_has_the_same_bits() {
         return;
     }
     let long = |from: u32, count: u32| -> Vec<u32> { (0..count).map(|i| (from * 7 + i * 13) % 60 + 1).collect() };
-    // The prompts of the generation, and what is trained on: all of it, in another order with some of one token, only some
-    // prompts, and one completion of a single token, after which nothing is predicted.
+    // The prompts of the generation, and the parts trained on: all of it, in another order with single-token completions; some prompts
+    // only; and one completion of a single token, after which nothing is predicted.
     let asked = [long(1, 14), vec![5, 9, 2, 41, 7], vec![11]];
     let parts = [
         vec![(0, vec![long(2, 9), long(3, 14)]), (1, vec![vec![3, 1, 8], vec![30]]), (2, vec![vec![4, 4]])],
@@ -124,7 +124,7 @@ fn a_pass_that_continues_that_of_its_prompts_has_the_same_bits() {
             let (others, other_logits) = decoding.prefill(&prompts).unwrap();
             assert_eq!((caches.len(), ops::to_vec(&logits).unwrap()), (others.len(), ops::to_vec(&other_logits).unwrap()));
         }
-        // A prompt that was not generated for is computed, and so is one of which more than the last token is scored.
+        // A prompt that was not generated for is computed, and so is a prompt of which more than the last token is scored.
         let other = packed(&[(long(4, 6), vec![vec![3, 1]])]);
         let mut scored = packed(&[(asked[1].clone(), vec![vec![3, 1]])]);
         scored.1.push_segment(&scored.0, 0);

@@ -1,9 +1,9 @@
-//! Rewards that run code, of `plugins/javascript_reward/` and `examples/code-rewards/python/`: problems with known right and wrong
-//! answers are judged rightly, and code that tries to pass without being right is not.
+//! Rewards that run code, `plugins/javascript_reward/` and `examples/code-rewards/python/`: they judge problems with known right and wrong
+//! answers correctly, and code that tries to pass without solving the problem fails.
 //!
-//! `tests/code/make_problems.py` writes the problems. `tests/code/forgeries/` has one attempt per file at the function
-//! `square`, and `tests/code/answers/` right ones in the styles that programs come in. `tests/code/tricks.jsonl` has attempts that aim
-//! at particular tests, each beside a right answer.
+//! `tests/code/make_problems.py` writes the problems. `tests/code/forgeries/` has one attempt per file at the function `square`, and
+//! `tests/code/answers/` has right answers in common styles of programs. `tests/code/tricks.jsonl` has attempts that target particular
+//! tests, each with a right answer.
 
 #![allow(clippy::print_stdout)]
 
@@ -20,7 +20,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The language's reward, if it is built.
+/// Returns the path of the language's reward, if it is built.
 fn location(language: &str) -> Option<String> {
     if language == "javascript" {
         return Some("javascript_reward.wasm".to_owned());
@@ -39,7 +39,7 @@ fn load(engine: &PluginEngine, language: &str, settings: &Value) -> Option<Rewar
     Some(RewardPlugin::load(engine, &source, &settings, &PluginLimits::default(), 7).unwrap())
 }
 
-/// A batch of one prompt per completion.
+/// Returns a batch of one prompt per completion.
 fn batch(rows: &[(&Value, String)]) -> RewardBatch {
     let n = rows.len();
     RewardBatch {
@@ -89,7 +89,7 @@ fn problems_are_judged_rightly() {
     }
 }
 
-/// Tests of `square` in every form, for a language.
+/// Returns tests of `square` in every form, for a language.
 fn forms(language: &str) -> Vec<Value> {
     let (assertions, whole) = if language == "python" {
         (json!(["assert square(3) == 9", "assert square(-4) == 16"]), json!("import math\nassert math.isclose(square(5), 25)"))
@@ -142,7 +142,7 @@ fn a_row_has_a_time_limit_for_all_its_tests() {
     }
 }
 
-/// The files of a folder of `tests/code/` in a language: names and code.
+/// Returns names and code of the files in a language in a folder of `tests/code/`.
 fn codes(folder: &str, language: &str) -> Vec<(String, String)> {
     let folder = root().join("host/tests/code").join(folder).join(language);
     let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -246,7 +246,7 @@ fn a_row_without_tests_has_no_score_and_wrong_tests_are_named() {
             assert!(error.contains("tests"), "{language}: {wrong}: {error}");
         }
         if language == "javascript" {
-            // The code can't make the judge's own error out of a value that it turned into a method.
+            // The code can't trigger the judge's own error with a value that it turned into a method.
             let turned = fenced(language, "class S { n() {} }\nfunction f(x) { return x }");
             assert_eq!(scores(&mut plugin, &[(&json!(["f(new S().n) === 1"]), turned)]), [Some(0.0)]);
         }

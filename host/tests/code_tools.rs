@@ -14,7 +14,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The language's tool, if it is built.
+/// Loads the language's tool, if it is built.
 fn load(engine: &PluginEngine, language: &str, settings: &Value) -> Option<EnvironmentPlugin> {
     let built = root().join("target/python-tool/python_tool.wasm");
     let location = if language == "python" { built.display().to_string() } else { "javascript_tool.wasm".to_owned() };
@@ -26,14 +26,14 @@ fn load(engine: &PluginEngine, language: &str, settings: &Value) -> Option<Envir
     Some(EnvironmentPlugin::load(engine, &source, settings.as_object().unwrap(), &PluginLimits::default(), 7).unwrap())
 }
 
-/// What the model writes in a turn.
+/// A turn that the model writes.
 enum ModelTurn<'a> {
     Code(&'a str),
     Call(&'a str, &'a str),
     Text(&'a str),
 }
 
-/// Plays episodes with the same answer.
+/// Plays episodes with the same right answer.
 fn play(tool: &EnvironmentPlugin, answer: &str, episodes: &[&[ModelTurn<'_>]]) -> Vec<RehearsedEpisode> {
     let start = |episode: usize| Start {
         episode: episode as u64,
@@ -53,7 +53,7 @@ fn play(tool: &EnvironmentPlugin, answer: &str, episodes: &[&[ModelTurn<'_>]]) -
     tool.rehearse(&starts, says).unwrap()
 }
 
-/// What the model heard of each of an episode's calls.
+/// Returns the tool's message for each call of an episode.
 fn tool_messages(played: &RehearsedEpisode) -> Vec<&str> {
     played.replies.iter().flat_map(|reply| &reply.messages).map(|message| message.content.as_str()).collect()
 }
@@ -149,7 +149,7 @@ fn answers_are_compared_with_the_datasets_and_calls_may_be_rewarded() {
         for (name, arguments) in [("walk", "{\"code\": \"1\"}"), ("run", "{\"code\": 1}"), ("run", "{\"code\""), ("run", "[]")] {
             assert_eq!(reward("42", &[ModelTurn::Call(name, arguments)]), [Some(-0.5)], "{language}: {name} {arguments}");
         }
-        // Without an answer, who else judges the episode decides.
+        // Without an answer, the tool gives no reward, and other judges of the episode decide.
         let plain = load(&engine, language, &json!({})).unwrap();
         assert_eq!(play(&plain, "null", &[&[ModelTurn::Text("42")]])[0].replies[0].reward, None, "{language}");
     }

@@ -1,5 +1,5 @@
-//! Every operation of a device against its twin on the CPU, forward and backward, over sizes that fill nothing
-//! evenly. Needs the feature `cuda` and a device, a real one or `tests/software-cuda/`.
+//! Compares every operation of a device with its counterpart on the CPU, forward and backward, with sizes that divide no tile evenly. Needs
+//! the feature `cuda` and a device, a real one or `tests/software-cuda/`.
 #![cfg(feature = "cuda")]
 #![allow(clippy::print_stdout)]
 
@@ -13,7 +13,7 @@ use rlhost::ops::rope::{self, Rotation};
 use rlhost::ops::support::{Restriction, Support};
 use rlhost::ops::{self, Forest, adamw, columns, embedding, layer_norm, linear, logprob, norm};
 
-/// The first device, or none with the reason on the terminal.
+/// Returns the first device; `None` without one, after printing the reason.
 fn device() -> Option<Device> {
     match ops::device::count() {
         Ok(count) if count > 0 => Some(ops::device::open(0).unwrap()),
@@ -28,7 +28,7 @@ fn device() -> Option<Device> {
     }
 }
 
-/// Numbers that repeat nowhere, of about the size of activations.
+/// Returns non-repeating numbers of about the size of activations.
 fn wave(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7919 + seed * 104_729) as f32 * 0.618_034).sin() * (1.0 + 0.3 * (i % 5) as f32)).collect()
 }
@@ -37,14 +37,14 @@ fn on_cpu(shape: &[usize], seed: usize) -> Tensor {
     Tensor::from_vec(wave(shape.iter().product(), seed), shape, &Device::Cpu).unwrap()
 }
 
-/// Values on the CPU, with a copy of them on the device. In bf16 the CPU has the rounded values too.
+/// Values on the CPU, with a copy on the device. With bf16, the CPU has the rounded values too.
 struct TensorTwins {
     device: Device,
     dtype: DType,
 }
 
 impl TensorTwins {
-    /// In f32 and in bf16.
+    /// Returns the twins in f32 and in bf16.
     fn for_each_dtype(device: &Device) -> [Self; 2] {
         [DType::F32, DType::BF16].map(|dtype| Self { device: device.clone(), dtype })
     }
@@ -54,7 +54,7 @@ impl TensorTwins {
         (t.to_dtype(DType::F32).unwrap(), t.to_device(&self.device).unwrap())
     }
 
-    /// For what is f32 whatever the activations are.
+    /// Returns values that are f32 whatever the activations' type.
     fn pair_f32(&self, shape: &[usize], seed: usize) -> (Tensor, Tensor) {
         let t = on_cpu(shape, seed);
         (t.clone(), t.to_device(&self.device).unwrap())
@@ -65,7 +65,7 @@ impl TensorTwins {
         (zeros(&Device::Cpu, DType::F32), zeros(&self.device, dtype))
     }
 
-    /// What differs no more than rounding, relative to the greatest.
+    /// Returns the rounding tolerance, relative to the largest value.
     fn tolerance(&self) -> f32 {
         if self.dtype == DType::F32 { 2e-5 } else { 2e-2 }
     }
@@ -179,7 +179,7 @@ fn norms() {
 
             let (b, db) = twins.pair_f32(&[d], 6);
             let (want, got) = (layer_norm::forward(&x, &w, &b, eps, false), layer_norm::forward(&dx, &dw, &db, eps, false));
-            // Of one value, which is its own mean, nothing is left but rounding, enlarged.
+            // A single value equals its own mean, so only amplified rounding would be left.
             if d == 1 {
                 continue;
             }
@@ -294,7 +294,7 @@ fn linear_layers_with_and_without_adapters() {
     }
 }
 
-/// Prompts with completions, completions of completions, segments between them, lengths around a tile's.
+/// Returns a forest of prompts with completions, completions of completions, segments between them, and lengths around a tile's.
 fn forest() -> Forest {
     let mut forest = Forest::new();
     let tokens = |n: usize| (0..n as u32).map(|i| i % 13).collect::<Vec<u32>>();
@@ -362,7 +362,7 @@ fn attention_over_a_forest() {
 fn attention_with_windows_bounds_and_other_scales() {
     let Some(device) = device() else { return };
     for twins in TensorTwins::for_each_dtype(&device) {
-        // Heads for each set of kernels.
+        // Head sizes for each set of kernels.
         for (heads, kv_heads, head_dim) in [(2, 1, 16), (2, 2, 72), (2, 1, 132)] {
             let plain = AttentionConfig::from(Heads { heads, kv_heads, head_dim });
             // Windows of two tokens, within a tile, of a tile, over several segments, and longer than any text.
@@ -385,7 +385,7 @@ fn log_probabilities_and_their_gradients() {
             let targets: Vec<u32> = (0..m).map(|i| (i * 37 % vocab) as u32).collect();
             let want = logprob::forward(&h, &w, &targets, 0.8.into(), None).unwrap();
             let got = logprob::forward(&dh, &dw, &targets, 0.8.into(), None).unwrap();
-            // Products of the same bf16 numbers are formed and kept in f32.
+            // Products of the same bf16 numbers are computed and accumulated in f32.
             let exact = TensorTwins { device: device.clone(), dtype: DType::F32 };
             exact.same_values("logp", &want.logp, &got.logp);
             exact.same_values("entropy", &want.entropy, &got.entropy);

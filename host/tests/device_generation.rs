@@ -1,4 +1,4 @@
-//! Generation on an NVIDIA device (a real one, or that of `tests/software-cuda`) against the CPU's.
+//! Generation on an NVIDIA device (a real one, or that of `tests/software-cuda`) compared with generation on the CPU.
 #![cfg(feature = "cuda")]
 #![allow(clippy::print_stdout)]
 
@@ -19,10 +19,10 @@ mod replies;
 
 const MODELS: [&str; 6] = ["llama", "llama_biased", "mistral", "qwen2", "qwen3", "smollm3"];
 
-/// Longest completion.
+/// Maximum length of a completion.
 const MOST_NEW: usize = 20;
 
-/// Prompts of unequal length, one of them of a single token, with unequal numbers of completions.
+/// Returns prompts of unequal length, one of a single token, with unequal numbers of completions.
 fn requests(vocabulary: u32, longest: u32) -> Vec<PromptRequest> {
     let tokens = |n: u32, seed: u32| (0..n.min(longest)).map(|i| (i * i * 7 + i * 3 + seed) % vocabulary).collect();
     [(1, 3), (45, 4), (9, 1), (30, 6), (12, 2)]
@@ -32,7 +32,7 @@ fn requests(vocabulary: u32, longest: u32) -> Vec<PromptRequest> {
         .collect()
 }
 
-/// What a model of this name generates on a backend.
+/// Generates on a backend with the fixture of this name.
 fn generate(name: &str, backend: &ComputeBackend, sampling: &Sampler, seqs: usize, ends: &[u32]) -> Vec<Rollout> {
     generate_from(decoder(name), backend, sampling, (seqs, ends), None)
 }
@@ -42,7 +42,7 @@ fn decoder(name: &str) -> Decoder {
     folder.decoder().unwrap()
 }
 
-/// What a model generates on a backend, perhaps with replies.
+/// Generates on a backend, optionally with replies.
 fn generate_from(
     decoder: Decoder,
     backend: &ComputeBackend,
@@ -55,7 +55,7 @@ fn generate_from(
     answer(decoder, backend, sampling, (seqs, ends, MOST_NEW), follow, &requests)
 }
 
-/// What a model answers to requests on a backend, with up to so many tokens.
+/// Generates up to `most_new` tokens for these requests on a backend.
 fn answer(
     decoder: Decoder,
     backend: &ComputeBackend,
@@ -81,13 +81,13 @@ fn answer(
     generator.run(requests).unwrap()
 }
 
-/// One test at a time: what another thread puts on the stream while a step is recorded would be recorded too.
+/// Serializes tests, because work that another thread submits to the stream while a step is recorded would be recorded too.
 fn lock_device() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The device in f32; where there is none, this is said and the test left out.
+/// Returns the device in f32; `None` without one, after printing that the test is skipped.
 fn in_f32() -> Option<ComputeBackend> {
     match device::count() {
         Ok(n) if n > 0 => Some(ComputeBackend::cuda(0, false).unwrap()),
@@ -98,7 +98,7 @@ fn in_f32() -> Option<ComputeBackend> {
     }
 }
 
-/// What a support keeps of each position.
+/// Returns the supported tokens of each position.
 fn supported_tokens(support: &Support) -> Vec<&[u32]> {
     let begins = std::iter::once(0).chain(support.ends.iter().copied());
     begins.zip(&support.ends).map(|(begin, end)| &support.words[begin as usize..*end as usize]).collect()
@@ -117,7 +117,7 @@ fn assert_same(device: &[Rollout], cpu: &[Rollout], what: &str) {
             assert_eq!(d.support, c.support, "{what}");
             continue;
         };
-        // Rounding may leave a token at the edge in or out.
+        // Rounding may include or exclude a token at the boundary.
         let others = d.iter().zip(&c).filter(|(d, c)| d != c).count();
         assert!(d.len() == c.len() && others * 50 <= c.len(), "{what}: {others} of {} supports differ", c.len());
     }
@@ -172,7 +172,7 @@ fn episodes_have_the_turns_and_replies_of_the_cpu() {
     let Some(backend) = in_f32() else { return };
     let ends: Vec<u32> = (0..12).collect();
     for name in ["qwen2", "gemma3", "qwen3_moe"] {
-        // Longer texts than the fixtures allow.
+        // Texts longer than the fixtures allow.
         let long = || {
             let decoder = decoder(name);
             let mut architecture = FrozenModel::new(decoder.clone()).architecture().clone();
@@ -204,7 +204,7 @@ fn in_bf16_log_probabilities_are_those_of_f32_to_its_precision() {
     for name in MODELS.into_iter().chain(families::of_devices()) {
         let rounded = generate(name, &ComputeBackend::cuda(0, true).unwrap(), &Sampler::default(), 64, &[]);
         let exact = generate(name, &ComputeBackend::cpu(), &Sampler::default(), 64, &[]);
-        // Until a draw falls on another token, both have the same text.
+        // Both have the same text until a draw selects another token.
         let (mut compared, mut squares) = (0, 0.0);
         for (r, e) in rounded.iter().zip(&exact) {
             let same = r.tokens.iter().zip(&e.tokens).take_while(|(a, b)| a == b).count();
@@ -217,7 +217,7 @@ fn in_bf16_log_probabilities_are_those_of_f32_to_its_precision() {
     }
 }
 
-/// A model with heads of this size, whose weights are so large that each position has something to say.
+/// Returns a model with heads of this size, with weights large enough for distinct outputs at each position.
 fn with_heads((heads, kv_heads, head_dim): (usize, usize, usize), hidden: usize, window: Option<usize>) -> Decoder {
     let folder = tempfile::tempdir().unwrap();
     let config = serde_json::json!({
@@ -231,7 +231,7 @@ fn with_heads((heads, kv_heads, head_dim): (usize, usize, usize), hidden: usize,
     Decoder::new(FrozenModel::new(decoder.clone()).architecture().clone(), decoder.weights().map(larger).unwrap())
 }
 
-/// The most that a generation's log-probabilities differ from those that the CPU scores its texts with.
+/// Returns the largest difference between a generation's log-probabilities and the CPU's scores of its texts.
 fn from_scores(decoder: Decoder, rollouts: &[Rollout], requests: &[PromptRequest]) -> f32 {
     let (mut forest, mut selected) = (Forest::new(), SelectedPredictions::default());
     for rollout in rollouts {
@@ -257,7 +257,7 @@ fn heads_of_every_size_read_long_prompts_and_texts() {
     let requests = [prompt(140, 0, 2), prompt(200, 1, 5), prompt(70, 2, 9)];
     let in_bf16 = ComputeBackend::cuda(0, true).unwrap();
     let greedy = Sampler { temperature: 0.0, ..Sampler::default() };
-    // The second width is no multiple of what is read at a time.
+    // The second width is not a multiple of the number of values read at a time.
     for (heads, hidden, window) in
         [((4, 1, 64), 32, None), ((8, 2, 128), 36, Some(90)), ((2, 1, 256), 32, None), ((3, 1, 40), 32, Some(150))]
     {
@@ -267,7 +267,7 @@ fn heads_of_every_size_read_long_prompts_and_texts() {
         };
         let what = format!("{heads:?} with windows of {window:?}");
         assert_same(&of(&in_f32, &greedy, 20), &of(&ComputeBackend::cpu(), &greedy, 20), &what);
-        // Of draws among thousands of tokens, some fall on others: what was drawn is scored.
+        // Some of the draws among thousands of tokens select other tokens, so the drawn tokens are scored.
         for (backend, tolerance) in [(&in_f32, 1e-4), (&in_bf16, 0.2)] {
             let drawn = of(backend, &Sampler::default(), 80);
             let apart = from_scores(model(), &drawn, &requests);

@@ -1,5 +1,5 @@
-//! Whole steps of training on a device against the same on the CPU: log-probabilities, every gradient, updates,
-//! what a checkpoint gets, with and without an adapter. Needs the feature `cuda` and a device.
+//! Compares complete training steps on a device with those on the CPU: log-probabilities, every gradient, updates, and the state saved in a
+//! checkpoint, with and without an adapter. Needs the feature `cuda` and a device.
 #![cfg(feature = "cuda")]
 #![allow(clippy::print_stdout)]
 
@@ -17,7 +17,7 @@ mod families;
 
 const MODELS: [&str; 6] = ["llama", "llama_biased", "mistral", "qwen2", "qwen3", "smollm3"];
 
-/// The first device with products in f32 and in bf16, or none with the reason on the terminal.
+/// Returns the first device with products in f32 and in bf16; `None` without one, after printing the reason.
 fn places() -> Option<[ComputeBackend; 2]> {
     match ops::device::count() {
         Ok(count) if count > 0 => Some([false, true].map(|bf16| ComputeBackend::cuda(0, bf16).unwrap())),
@@ -32,7 +32,7 @@ fn places() -> Option<[ComputeBackend; 2]> {
     }
 }
 
-/// A fixture's model with a critic, whose head is not zero.
+/// Returns a fixture's model with a critic whose head is not zero.
 fn decoder(name: &str) -> Decoder {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name);
     let folder = ModelFolder::open(path).unwrap();
@@ -63,15 +63,15 @@ fn column(n: usize, f: f32) -> Vec<f32> {
     (0..n).map(|i| (i as f32 * f).sin() + 0.1).collect()
 }
 
-/// What a step gives, by name.
+/// Results of a step, by name.
 type NamedVectors = Vec<NamedVector>;
 type NamedVector = (String, Vec<f32>);
 
-/// Two steps, the second of which sees the first's update.
+/// Runs two steps; the second depends on the first one's update.
 fn steps(policy: &PolicyModel) -> NamedVectors {
     let (forest, selected) = batch();
-    // With so great an epsilon an update is in proportion to the gradient. Otherwise it has the sign of each gradient's
-    // value, which of one near zero is rounding's.
+    // With such a large epsilon, an update is proportional to the gradient. Otherwise its sign would be that of each gradient value, which
+    // near zero depends on rounding.
     let settings = OptimizerSettings {
         rule: OptimizerRule::AdamW,
         beta1: 0.9,
@@ -121,8 +121,9 @@ fn steps(policy: &PolicyModel) -> NamedVectors {
     all
 }
 
-/// Each figure, as a vector, is no further from what it should be than so much of its length. A key's bias adds almost the same to all
-/// scores of a query, so what its gradient sums up all but cancels, and rounding is of the size of the query bias's gradient.
+/// Asserts that the distance of each result, as a vector, from its expected value is at most `tolerance` of its length. A key's bias adds
+/// almost the same to all scores of a query, so the terms of its gradient nearly cancel, and rounding is of the size of the query bias's
+/// gradient.
 fn compare(what: &str, want: &NamedVectors, got: &NamedVectors, tolerance: f64) {
     assert_eq!(want.len(), got.len());
     let length = |xs: &mut dyn Iterator<Item = f32>| xs.map(|x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
@@ -147,7 +148,7 @@ fn a_step_is_the_same_as_on_the_cpu() {
     let Some(places) = places() else { return };
     for name in MODELS.into_iter().chain(families::of_devices()) {
         let want = steps(&PolicyModel::new(decoder(name)));
-        // Rounding in bf16 sends a token near the edge to another expert, as no other operation does.
+        // Rounding in bf16 may route a token near the boundary to another expert, an error that no other operation has.
         let in_bf16 = if PolicyModel::new(decoder(name)).frozen().architecture().mixture.is_some() { 0.3 } else { 0.15 };
         for (backend, tolerance) in places.iter().zip([1e-4, in_bf16]) {
             let policy = PolicyModel::new(decoder(name)).on_backend(backend).unwrap();

@@ -1,5 +1,5 @@
-//! The forest batch and the hand-written backward pass against the naive form: every row padded
-//! to the longest, prompts repeated, candle's own differentiable operations and its autograd.
+//! Compares the forest batch and the hand-written backward pass with the naive form: every row padded to the longest, prompts repeated,
+//! with candle's own differentiable operations and its autograd.
 
 #[path = "shared/families.rs"]
 mod families;
@@ -23,15 +23,15 @@ use std::path::Path;
 
 const TEMPERATURE: f64 = 0.8;
 
-/// An adapter, and its factor: alpha over the root of the rank.
+/// Settings of an adapter, and its factor: alpha divided by the square root of the rank.
 const LORA: LoraSettings = LoraSettings { use_rslora: true, ..LoraSettings::new(4, 3.0) };
 const LORA_SCALE: f64 = 1.5;
 
-/// Prompts, and completions of each.
+/// Returns prompts, each with its completions.
 fn texts() -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
     let text = |seed: u32, len: u32| (0..len).map(|i| (seed * 31 + i * i * 7 + i * 13) % 96).collect::<Vec<u32>>();
     vec![
-        // Longer than a block of queries, so that blocks meet their neighbours.
+        // Longer than a block of queries, so that adjacent blocks interact.
         (text(1, 70), vec![text(2, 5), text(3, 1), text(4, 67)]),
         (text(5, 1), vec![text(6, 9), text(7, 3)]),
         (text(8, 12), vec![text(9, 4)]),
@@ -40,16 +40,15 @@ fn texts() -> Vec<(Vec<u32>, Vec<Vec<u32>>)> {
 
 fn policy(name: &str) -> (PolicyModel, Architecture) {
     let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
-    // Positions beyond the fixture's context; the rotation has no limit of its own, and a table of positions is long enough.
+    // Positions beyond the fixture's context are allowed: the rotation has no limit of its own, and a table of positions is long enough.
     let mut architecture = folder.architecture().clone();
     architecture.max_positions = 256;
     let weights = folder.decoder().unwrap().weights().copied().unwrap();
     (PolicyModel::new(rlhost::model::Decoder::new(architecture.clone(), weights)), architecture)
 }
 
-/// Coefficients of a made-up loss: sum of `c * logp + e * entropy + v * value` over completion
-/// tokens.
-/// The loss's derivatives with respect to this many log-probabilities, entropies and values.
+/// Derivatives of a synthetic loss with respect to this many log-probabilities, entropies and values: the coefficients in the sum of
+/// `c * logp + e * entropy + v * value` over completion tokens.
 type LossDerivatives = fn(usize) -> (Vec<f32>, Vec<f32>, Vec<f32>);
 
 fn coefficients(n: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
@@ -58,7 +57,7 @@ fn coefficients(n: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
     (column(&|i| wave(0.7)(i) + 0.2), column(&|i| 0.3 * wave(1.3)(i)), column(&|i| 0.5 * wave(0.9)(i) - 0.1))
 }
 
-/// The weights with a critic's head that is not zero.
+/// Returns the weights with a critic's head that is not zero.
 fn with_critic(mut weights: Weights, a: &Architecture) -> Weights {
     let head: Vec<f32> = (0..a.hidden_size).map(|i| (i as f32 * 0.37).cos() * 0.2).collect();
     let weight = Tensor::from_vec(head, (1, a.hidden_size), &Device::Cpu).unwrap();
@@ -66,7 +65,7 @@ fn with_critic(mut weights: Weights, a: &Architecture) -> Weights {
     weights
 }
 
-/// What the naive form gives.
+/// Results of the naive form.
 struct NaiveOutputs {
     logp: Vec<f32>,
     entropy: Vec<f32>,
@@ -85,11 +84,11 @@ fn naive_of(a: &Architecture, weights: &Weights, derivatives: LossDerivatives) -
     naive_with(a, weights, derivatives, 0.0)
 }
 
-/// Computes the naive padded form of a loss with these derivatives, with the auxiliary loss of experts at this weight.
+/// Computes the naive padded form of a loss with these derivatives, with the auxiliary loss of experts at weight `aux`.
 fn naive_with(a: &Architecture, weights: &Weights, derivatives: LossDerivatives, aux: f64) -> Result<NaiveOutputs> {
     let vars: HashMap<String, Var> =
         weights.named().into_iter().map(|(n, t)| Ok((n, Var::from_tensor(&t.copy()?)?))).collect::<Result<_>>()?;
-    // What is only compared with, and has no gradient.
+    // This parameter is only compared with, so it has no gradient.
     let has_gradient = |name: &str| !name.ends_with("e_score_correction_bias");
     let rows: Vec<(usize, Vec<u32>)> =
         texts().into_iter().flat_map(|(p, cs)| cs.into_iter().map(move |c| (p.len(), [p.clone(), c].concat()))).collect();
@@ -127,7 +126,7 @@ fn naive_with(a: &Architecture, weights: &Weights, derivatives: LossDerivatives,
     Ok(NaiveOutputs { logp: logp.to_vec1()?, entropy: entropy.to_vec1()?, values: values.to_vec1()?, aux_loss, gradients })
 }
 
-/// Greatest difference relative to the greatest magnitude.
+/// Returns the largest difference relative to the largest magnitude.
 fn relative(got: &[f32], want: &[f32]) -> f32 {
     assert_eq!(got.len(), want.len());
     let size = want.iter().fold(0f32, |m, x| m.max(x.abs()));
@@ -140,7 +139,7 @@ impl NaiveOutputs {
     }
 }
 
-/// Compares gradients with those of the naive form, and returns their values.
+/// Compares gradients with those of the naive form, and returns the values of the former.
 fn compared(name: &str, gradients: &Gradients, want: &NaiveOutputs) -> Vec<(String, Vec<f32>)> {
     let compare = |(parameter, gradient): (String, &Tensor)| {
         let got = ops::to_vec(gradient).unwrap();
@@ -156,7 +155,7 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
     let plain = ["llama", "llama_biased", "qwen2", "qwen3", "llama, windows", "qwen3, windows", "mistral", "smollm3"];
     for name in plain.into_iter().chain(FAMILIES) {
         let (policy, mut a) = policy(name.split(',').next().unwrap());
-        // Shorter than a completion; longer than a block, and than some prompts.
+        // One window is shorter than a completion; the other is longer than a block, and than some prompts.
         if name.ends_with("windows") {
             a.windows = [Some(3), Some(69)].into_iter().cycle().take(a.layers).collect();
         }
@@ -187,12 +186,12 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
     }
 }
 
-/// Returns how many of a layer's linear maps these many targets mean.
+/// Returns the number of a layer's linear maps to which this many targets refer.
 fn maps(a: &Architecture, layer: usize, targets: usize) -> usize {
     match a.family {
         // Two maps have the same short name.
         Family::Gpt2 => targets + 1,
-        // Two projections around a convolution and three of the unit; or those of queries, keys and values, and two with them.
+        // Two projections around a convolution and three of the MLP; or those of queries, keys and values, and four others.
         Family::Lfm2 => {
             if a.is_recurrent(layer) {
                 5
@@ -200,7 +199,7 @@ fn maps(a: &Architecture, layer: usize, targets: usize) -> usize {
                 7
             }
         }
-        // Five projections around a network, or four around attention, and three of the unit.
+        // Five projections around a network, or four around attention, and three of the MLP.
         Family::Qwen3_5 if a.is_recurrent(layer) => 8,
         Family::Qwen3_5 => 7,
         _ => targets,
@@ -241,7 +240,7 @@ fn targets(a: &Architecture) -> Vec<String> {
 #[test]
 fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_form() {
     let plain = ["llama", "qwen2", "qwen3", "smollm3"].into_iter().chain(FAMILIES).map(|name| (name, LORA));
-    // Layers with biases, joined and transposed matrices, and units without a gate.
+    // Layers with biases, joined and transposed matrices, and MLPs without a gate.
     let directed = ["llama", "qwen2", "phi3", "gpt2"].map(|name| (name, LoraSettings { use_dora: true, ..LORA }));
     let both = ExpertStacks { wide: true, down: true, router: false };
     let all = ExpertStacks { router: true, ..both };
@@ -251,7 +250,7 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         let (policy, a) = policy(name);
         let targets = if name == "qwen2" { vec!["v_proj".to_owned(), "down_proj".to_owned()] } else { targets(&a) };
         let weights = with_critic(policy.weights().copied().unwrap(), &a).with_new_adapter(lora, &targets, 7).unwrap();
-        // B is zero at the beginning, and with it the gradient of A; magnitudes are lengths.
+        // Initially, B and therefore the gradient of A are zero, and magnitudes are lengths.
         let weights = weights.map(|name, t| {
             let wave: Vec<f32> = (0..t.elem_count()).map(|i| (i as f32 * 0.61).sin() * 0.1).collect();
             match name {
@@ -313,7 +312,7 @@ fn a_value_model_has_the_naive_forms_values_and_gradients_and_nothing_of_a_polic
     }
 }
 
-/// Derivatives of an episode's loss: 0 for the tokens of replies.
+/// Returns derivatives of an episode's loss, 0 for the tokens of replies.
 fn of_turns(n: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
     let turns = |column: Vec<f32>| column.into_iter().enumerate().map(|(i, d)| if i % 7 < 3 { d } else { 0.0 }).collect();
     let (c, e, v) = coefficients(n);
@@ -359,7 +358,7 @@ fn running_layers_again_on_the_way_back_changes_no_bit() {
     }
 }
 
-/// Copies the gradients of each part that a backward pass leaves.
+/// Copies the gradients of each part that a backward pass completes.
 struct PartGradientRecorder<'a> {
     weights: &'a Weights,
     gradients: &'a Gradients,

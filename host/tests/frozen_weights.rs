@@ -1,5 +1,4 @@
-//! Weights that nothing trains, in fewer bits than the f32 in which everything is computed: the same bits come out as with their
-//! values in f32.
+//! Frozen weights in fewer bits than f32, in which everything is computed: results are bit-identical to those with the same values in f32.
 
 #[path = "shared/packed.rs"]
 mod packed;
@@ -17,14 +16,14 @@ use tempfile::TempDir;
 const LORA: LoraSettings = LoraSettings::new(4, 8.0);
 const DORA: LoraSettings = LoraSettings { use_dora: true, ..LORA };
 
-/// Layers with biases, norms of heads, joined matrices, and a unit without a gate.
+/// Models with biases, norms of heads, joined matrices, and an MLP without a gate.
 const MODELS: [&str; 4] = ["llama_biased", "qwen3", "phi3", "starcoder2"];
 
 fn fixture(name: &str) -> ModelFolder {
     ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap()
 }
 
-/// A model of the fixtures, stored in this precision.
+/// Returns a model of the fixtures, stored in this precision.
 fn stored(name: &str, dtype: WeightDtype) -> (TempDir, ModelFolder) {
     let to = tempfile::tempdir().unwrap();
     export(&fixture(name), to.path(), dtype).unwrap();
@@ -33,7 +32,7 @@ fn stored(name: &str, dtype: WeightDtype) -> (TempDir, ModelFolder) {
     (to, folder)
 }
 
-/// A policy with an adapter that does something, on a model whose weights are held in this form.
+/// Returns a policy with a nonzero adapter on a model whose weights are stored in this form.
 fn adapted(lora: LoraSettings, folder: &ModelFolder, held: WeightStorage) -> PolicyModel {
     let base = folder.clone().with_weight_storage(held).decoder().unwrap();
     over(lora, base, folder)
@@ -52,7 +51,7 @@ fn forest() -> (Forest, SelectedPredictions) {
     packed(&[(vec![5, 9, 2, 41, 7], vec![vec![3, 1, 8, 20], vec![30, 11]])])
 }
 
-/// The results of a pass.
+/// Results of a pass.
 #[derive(PartialEq)]
 struct PassResults {
     logp: Vec<f32>,
@@ -71,7 +70,7 @@ fn pass(policy: &PolicyModel) -> PassResults {
     PassResults { logp: stats.logp, entropy: stats.entropy, gradients }
 }
 
-/// Logits after a prompt, and after three tokens more.
+/// Returns the logits after a prompt, and after three further tokens.
 fn decoded(model: &FrozenModel) -> Vec<f32> {
     let decoding = model.decoding().unwrap();
     let mut prompt = Forest::new();
@@ -140,7 +139,7 @@ fn a_quantized_base_gives_every_bit_of_its_values_in_f32() {
             let (least, most) = (layers(few.weights()), layers(wide.weights()));
             assert!(least < most / 2, "{name} in {scheme:?}: {least} bytes against {most}");
 
-            // What the codes stand for, in f32.
+            // The dequantized values, in f32.
             let plain = few.weights().without_adapter().merged().unwrap();
             assert!(plain.named().iter().all(|(_, t)| t.dtype() == candle_core::DType::F32));
             let same = over(lora, Decoder::new(folder.architecture().clone(), plain), &folder);

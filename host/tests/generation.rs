@@ -1,4 +1,4 @@
-//! Generation is the same on any number of threads, whether these share products or sequences.
+//! Checks that generation does not depend on the number of threads, whether threads share products or sequences.
 
 use candle_core::{Device, Tensor};
 use rlhost::model::{Architecture, Decoder, FrozenModel, SelectedPredictions, Weights};
@@ -13,12 +13,12 @@ mod replies;
 
 use replies::TestReplies;
 
-/// A model whose products are large enough to be shared, with heads of which there is no even number.
+/// Returns a model whose products are large enough to be shared, with an odd number of heads.
 fn model() -> FrozenModel {
     let config = r#"{"model_type": "qwen2", "hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 6,
         "num_key_value_heads": 3, "intermediate_size": 500, "vocab_size": 1111, "max_position_embeddings": 256}"#;
     let architecture = Architecture::parse(config).unwrap();
-    // The same at any time: a draw between two tokens would fall to another by rounding now and then.
+    // Deterministic weights: with random ones, a draw near the boundary of two tokens would sometimes change by rounding.
     let scattered = |i: u32| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 24) as f32 - 0.5;
     let scattered = |name: &str, shape: &[usize]| {
         let first = 1_000_003 * name.len() as u32;
@@ -29,7 +29,7 @@ fn model() -> FrozenModel {
     FrozenModel::new(Decoder::new(architecture, weights))
 }
 
-/// Three prompts' completions, so many of each, on so many threads.
+/// Generates `samples` completions of each of three prompts on this many threads.
 fn generate(model: &FrozenModel, samples: usize, max_num_seqs: usize, threads: usize) -> Vec<Rollout> {
     generate_with(model, samples, max_num_seqs, threads, None)
 }
@@ -48,7 +48,7 @@ fn generate_with(
     generate_telling(model, samples, max_num_seqs, threads, follow, &AtomicUsize::new(0))
 }
 
-/// Counts the sampled tokens.
+/// Generates like [`generate_with`], counting the sampled tokens.
 fn generate_telling(
     model: &FrozenModel,
     samples: usize,
@@ -121,7 +121,7 @@ fn episodes_are_what_a_pass_over_their_tokens_says_and_keep_the_tokens_of_turns_
         assert_eq!((mask.len(), r.logp.len()), (r.tokens.len(), r.tokens.len()));
         assert_eq!(mask.iter().filter(|m| **m == 1).count(), r.sampled());
         for (i, (&own, &scored)) in r.logp.iter().zip(&scored.logp).enumerate() {
-            // Sampled by what stands before them, replies included; replies were not sampled.
+            // Sampled tokens depend on everything before them, including replies; replies are not sampled.
             let want = if mask[i] == 1 { scored } else { 0.0 };
             assert!((own - want).abs() < 1e-4, "prompt {}, sample {}, token {i}: {own} and {want}", r.prompt, r.sample);
         }
@@ -160,8 +160,8 @@ fn episodes_do_not_depend_on_who_waits_beside_them() {
     }
 }
 
-/// Answers late, until other sequences have gone on during a call. On a busy machine a call may begin after all others have done what
-/// they can without its answer, so it does not wait for them forever.
+/// Replies late: it waits until other sequences have progressed during a call. On a busy machine, a call may begin after all others have
+/// done everything possible without its reply, so the wait is limited.
 struct LateReplies<'a> {
     replies: TestReplies,
     sampled: &'a AtomicUsize,

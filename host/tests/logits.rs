@@ -1,5 +1,4 @@
-//! Logits of random models against those that transformers gave for the same weights
-//! (`tests/fixtures/make_models.py` made both).
+//! Compares logits of random models with those of transformers for the same weights (`tests/fixtures/make_models.py` generated both).
 
 #[path = "shared/families.rs"]
 mod families;
@@ -11,7 +10,7 @@ use rlhost::ops::Forest;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// Models of the families that are most like a Llama, and variants of them.
+/// Models of the families that are most similar to Llama, and variants of them.
 const PLAIN: [&str; 12] = [
     "mistral3_vision",
     "gpt_oss_mxfp4",
@@ -32,7 +31,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)
 }
 
-/// The texts and their reference logits, `[texts][tokens * vocabulary]`.
+/// Returns the texts and their reference logits, `[texts][tokens * vocabulary]`.
 fn reference(name: &str) -> (Vec<Vec<u32>>, Vec<Vec<f32>>) {
     let all = candle_core::safetensors::load(folder(name).join("reference.safetensors"), &Device::Cpu).unwrap();
     let ids: Vec<Vec<i64>> = all["input_ids"].to_vec2().unwrap();
@@ -45,7 +44,7 @@ fn model(name: &str) -> FrozenModel {
     FrozenModel::new(ModelFolder::open(folder(name)).unwrap().decoder().unwrap())
 }
 
-/// The logits of all tokens of packed texts.
+/// Returns the logits of all tokens of packed texts.
 fn logits(model: &FrozenModel, texts: &[Vec<u32>]) -> Tensor {
     let mut forest = Forest::new();
     for text in texts {
@@ -81,7 +80,7 @@ fn decoding_token_by_token_after_a_shared_prompt_gives_the_same() {
         prompt.push(&text[..split], None);
         let (caches, logits) = model.prefill(&prompt).unwrap();
         assert!(greatest_difference(&logits, &want[(split - 1) * vocab..split * vocab]) <= TOLERANCE, "{name} after the prompt");
-        // Two sequences continue the prompt; the second goes another way and must not be heard.
+        // Two sequences continue the prompt; the second one diverges and must not affect the first.
         let (mut first, mut second) = (model.empty_cache(64), model.empty_cache(64));
         for at in split..text.len() {
             let mut own = [&mut first, &mut second];
@@ -109,13 +108,13 @@ fn packed_experts_are_written_unpacked() {
     let (texts, want) = reference("gpt_oss_mxfp4");
     let unpacked = ModelFolder::open(to.path()).unwrap();
     let got = logits(&FrozenModel::new(unpacked.decoder().unwrap()), &texts[..1]);
-    // All numbers of MXFP4 are ones of bf16.
+    // All MXFP4 numbers are exactly representable in bf16.
     assert!(greatest_difference(&got, &want[0]) <= TOLERANCE);
     let tensors = |path: &Path| candle_core::safetensors::load(path.join("model.safetensors"), &Device::Cpu).unwrap();
     let (own, packed) = (tensors(to.path()), tensors(&folder("gpt_oss_mxfp4")));
     assert_eq!(own["model.layers.1.mlp.experts.down_proj"].dims(), [3, 32, 32]);
     assert!(own.keys().all(|name| !name.ends_with("_blocks")) && packed.keys().any(|name| name.ends_with("_blocks")));
-    // Bytes that are too few, and exponents of no number.
+    // Too few bytes, and an exponent that encodes no number.
     for (name, value) in [("down_proj_scales", 255u8), ("gate_up_proj_blocks", 0)] {
         let spelt = respelt("gpt_oss_mxfp4", |mut all| {
             let own = format!("model.layers.0.mlp.experts.{name}");
@@ -131,7 +130,7 @@ fn packed_experts_are_written_unpacked() {
     }
 }
 
-/// Writes a model's folder again, with other tensors.
+/// Rewrites a model's folder with other tensors.
 fn respelt(name: &str, spell: impl Fn(HashMap<String, Tensor>) -> HashMap<String, Tensor>) -> tempfile::TempDir {
     let to = tempfile::tempdir().unwrap();
     std::fs::copy(folder(name).join("config.json"), to.path().join("config.json")).unwrap();
@@ -140,7 +139,7 @@ fn respelt(name: &str, spell: impl Fn(HashMap<String, Tensor>) -> HashMap<String
     to
 }
 
-/// Stacks the projections of experts, as transformers 5 has them in memory and writes them if asked.
+/// Stacks the projections of experts, as transformers 5 has them in memory and optionally writes them.
 fn stacked(mut tensors: HashMap<String, Tensor>, folder: &str, [gate, up, down]: [&str; 3]) -> HashMap<String, Tensor> {
     for layer in 0..3 {
         let prefix = format!("model.layers.{layer}.{folder}");

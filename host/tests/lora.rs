@@ -1,5 +1,4 @@
-//! Adapters: new ones change nothing, trained ones leave the base alone, merged ones are the same
-//! model.
+//! Adapters: new ones change nothing, training changes only them, and merging leaves the model's outputs unchanged.
 
 #[path = "shared/packed.rs"]
 mod packed;
@@ -46,7 +45,7 @@ fn greatest_difference(a: &[f32], b: &[f32]) -> f32 {
 
 const DORA: LoraSettings = LoraSettings { use_dora: true, ..LORA };
 
-/// A policy whose adapter some updates have changed.
+/// Returns a policy whose adapter was changed by some updates.
 fn trained(base: &Decoder) -> PolicyModel {
     trained_as(LORA, base)
 }
@@ -80,7 +79,7 @@ fn a_new_adapter_changes_no_bit_of_the_logits() {
         let base = folder(name).decoder().unwrap();
         let adapted = FrozenModel::new(base.clone().with_new_adapter(LORA, &targets(), 3).unwrap());
         assert!(logits(&adapted) == logits(&FrozenModel::new(base.clone())), "{name}");
-        // Magnitudes are the lengths that they replace.
+        // Initial magnitudes are the lengths that they replace.
         let directed = FrozenModel::new(base.clone().with_new_adapter(DORA, &targets(), 3).unwrap());
         assert!(logits(&directed) == logits(&FrozenModel::new(base)), "{name}");
     }
@@ -94,7 +93,7 @@ fn a_new_adapter_is_drawn_as_peft_draws_it_and_the_same_from_the_same_seed() {
     assert_eq!(bits(&weights(3)), bits(&weights(3)));
     assert_ne!(bits(&weights(3)), bits(&weights(4)));
     for (name, values) in bits(&weights(3)).into_iter().filter(|(name, _)| name.contains("lora_A")) {
-        // torch's kaiming_uniform_ with a = sqrt(5): within 1 / sqrt(inputs), a variance of a third of that.
+        // torch's kaiming_uniform_ with a = sqrt(5): within 1 / sqrt(inputs), a variance of a third of that squared.
         let inputs = (values.len() / 64) as f32;
         let square = values.iter().map(|v| v * v).sum::<f32>() / values.len() as f32;
         assert!(values.iter().all(|v| v.abs() <= inputs.sqrt().recip()), "{name}");
@@ -112,7 +111,7 @@ fn training_an_adapter_changes_no_bit_of_the_base_whose_storage_the_reference_ha
     assert!(greatest_difference(&logits(&policy.frozen()), &before.1) > 0.01, "the adapter has learned nothing");
     assert!(logits(&FrozenModel::new(base.clone())) == before.1);
 
-    // Whoever has one storage sees what is written into it.
+    // Tensors that share storage see each other's writes.
     ops::fill_zero(&base.weights().norm.weight).unwrap();
     assert!(ops::to_vec(&policy.weights().norm.weight).unwrap().iter().all(|x| *x == 0.0), "the base was copied");
     assert!(ops::to_vec(&policy.copied_weights().unwrap().norm.weight).unwrap().iter().all(|x| *x == 0.0));
@@ -140,7 +139,7 @@ fn merged_weights_and_generation_give_the_logits_of_base_and_adapter() {
         let difference = greatest_difference(&logits(&merged), &want);
         assert!(difference <= 1e-5, "{name}: {difference}");
 
-        // The prompt's five tokens at once, then the first completion's one by one.
+        // The prompt's five tokens at once, then the first completion's tokens one by one.
         let (forest, _) = forest();
         let (decoding, vocab) = (policy.frozen().decoding().unwrap(), want.len() / forest.len());
         let mut prompt = Forest::new();
@@ -184,7 +183,7 @@ fn an_adapters_folder_gives_the_same_adapter_back_and_can_be_merged() {
     let difference = greatest_difference(&logits(&FrozenModel::new(merged.decoder().unwrap())), &logits(&policy.frozen()));
     assert!(difference <= 1e-5, "{difference}");
 
-    // A part that no linear layer here has, and a part of the wrong rank, are named.
+    // The error names a part that no linear layer of the model has, and a part of the wrong rank.
     let file = adapter.join("adapter_model.safetensors");
     let tensors = candle_core::safetensors::load(&file, &Device::Cpu).unwrap();
     let head = "base_model.model.lm_head.lora_A.weight";
@@ -224,7 +223,7 @@ fn magnitudes_are_in_the_folder_and_in_the_merged_model() {
     let difference = greatest_difference(&logits(&FrozenModel::new(merged.decoder().unwrap())), &logits(&policy.frozen()));
     assert!(difference <= 1e-5, "{difference}");
 
-    // The merged weight of a row has the length that its magnitude says.
+    // A row's merged weight has the length given by its magnitude.
     let (merged, trained) = (policy.weights().merged().unwrap(), policy.weights().named());
     let (name, values) = trained.iter().find(|(name, _)| name.ends_with("lora_magnitude_vector")).unwrap();
     let weight = name.replace("lora_magnitude_vector", "weight");
@@ -249,7 +248,7 @@ fn magnitudes_are_in_the_folder_and_in_the_merged_model() {
     assert!(refusal.contains(name) && refusal.contains("use_dora"), "{refusal}");
 }
 
-/// The weighted sum of log-probabilities whose gradient [`d_logp`] is, with dropout.
+/// Returns the weighted sum of log-probabilities whose gradient is [`d_logp`], with dropout.
 fn dropped_loss(policy: &PolicyModel, key: u64) -> f64 {
     let (forest, selected) = forest();
     let pass = policy.forward_learning(&forest, &selected, 1.0, key, None).unwrap();
@@ -281,7 +280,7 @@ fn with_dropout_gradients_are_those_of_finite_differences_and_none_is_the_model_
         let policy = policy.with_gradient_checkpointing(true);
         assert_eq!(whole, dropped_gradients(&policy), "layers that run again drop the same");
         for ((name, parameter), (_, gradient)) in policy.weights().trained().into_iter().zip(&whole) {
-            // Along the gradient itself, which is the direction in which f32 tells most.
+            // Tests the direction of the gradient itself, in which f32 is most accurate.
             let before = ops::to_vec(parameter).unwrap();
             let length = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
             let at = |step: f64| {

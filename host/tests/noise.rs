@@ -1,4 +1,4 @@
-//! Noise on embeddings in training: a pass with it is one without it over embeddings that have been moved by it.
+//! Noise on embeddings in training: a pass with noise equals one without it over embeddings that the noise has shifted.
 
 #[path = "shared/packed.rs"]
 mod packed;
@@ -14,15 +14,15 @@ use std::path::Path;
 const KEY: u64 = 5;
 const ALPHA: f64 = 5.0;
 
-/// Texts in which no token occurs twice, so that a place's noise can be that of its token's embedding.
+/// Returns texts in which no token occurs twice, so that a position's noise can be added to its token's embedding.
 fn forest() -> (Forest, SelectedPredictions) {
     packed(&[(vec![5, 9, 2, 41, 7], vec![vec![3, 1, 8, 20], vec![60, 11]]), (vec![12], vec![vec![13, 14, 15]])])
 }
 
-/// The lengths of the longest texts that the tokens of [`forest`] are parts of.
+/// Lengths of the longest texts that contain each token of [`forest`].
 const LENGTHS: [usize; 15] = [9, 9, 9, 9, 9, 9, 9, 9, 9, 7, 7, 4, 4, 4, 4];
 
-/// A policy whose embeddings are multiplied after the noise was added, as transformers does it for Granite.
+/// Returns a policy whose embeddings are multiplied after the noise was added, as transformers does for Granite.
 fn policy(name: &str) -> PolicyModel {
     let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
     let mut architecture = folder.architecture().clone();
@@ -30,7 +30,7 @@ fn policy(name: &str) -> PolicyModel {
     PolicyModel::new(Decoder::new(architecture, folder.decoder().unwrap().weights().clone()))
 }
 
-/// Log-probabilities, and the gradient of a weighted sum of them.
+/// Returns log-probabilities, and the gradient of a weighted sum of them.
 fn learned(policy: &PolicyModel, key: Option<u64>) -> (Vec<f32>, Vec<(String, Vec<f32>)>) {
     let (forest, selected) = forest();
     let d_logp: Vec<f32> = (0..selected.len()).map(|i| (i as f32 * 0.8).cos()).collect();

@@ -1,4 +1,4 @@
-//! Every option of TRL is a key, another name of one, a setting of an algorithm, or explained; the guide has the tables.
+//! Checks that every option of TRL is a key, an alias of one, a setting of an algorithm, or explained; the guide has the tables.
 
 use rlhost::config::{self, OptionTreatment, PluginLimits};
 use rlhost::plugin::{PluginEngine, PluginSource, settings_of};
@@ -21,7 +21,7 @@ const NOTES: [(&str, &str); 4] = [
     ("shuffle_dataset", "for sft, false keeps the order of the file, where TRL, whose default it is, still draws rows at random"),
 ];
 
-/// Flags that are no keys.
+/// Flags that are not keys.
 const FLAGS: [&str; 1] = ["resume_from_checkpoint"];
 
 fn guide() -> PathBuf {
@@ -32,7 +32,7 @@ fn names(list: &Value) -> impl Iterator<Item = String> {
     list.as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned())
 }
 
-/// Options, each with the configurations that have it.
+/// Returns the options, each with the configurations that have it.
 fn options(data: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let mut options: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (configuration, list) in data["options"].as_object().unwrap() {
@@ -43,7 +43,7 @@ fn options(data: &Value) -> BTreeMap<String, BTreeSet<String>> {
     options
 }
 
-/// The settings of each algorithm.
+/// Returns the settings of each algorithm.
 fn settings(algorithms: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<String>> {
     let engine = PluginEngine::new().unwrap();
     let of = |name: &String| {
@@ -55,7 +55,7 @@ fn settings(algorithms: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<String>>
     algorithms.iter().map(of).collect()
 }
 
-/// What becomes of an option here; none if nothing is known of it.
+/// Describes the treatment of an option in rlhost; `None` if it is unknown.
 fn treatment(name: &str, of: &BTreeSet<String>, settings: &BTreeMap<String, BTreeSet<String>>) -> Option<String> {
     if config::key(name).is_some() || FLAGS.contains(&name) {
         let note = NOTES.iter().find(|(key, _)| *key == name).map(|(_, note)| format!(": {note}"));
@@ -88,7 +88,7 @@ fn treatment(name: &str, of: &BTreeSet<String>, settings: &BTreeMap<String, BTre
     })
 }
 
-/// Writes rows of an option, what has it, if that is known, and what becomes of it here.
+/// Writes table rows of an option, the configurations that have it, if known, and its treatment.
 fn rows(table: &mut String, rows: impl IntoIterator<Item = (String, Option<String>, Option<String>)>) {
     let mut unknown = Vec::new();
     for (name, of, here) in rows {
@@ -104,7 +104,7 @@ fn rows(table: &mut String, rows: impl IntoIterator<Item = (String, Option<Strin
     assert!(unknown.is_empty(), "nothing is known of {unknown:?}; add them to host/config/src/foreign_options.rs");
 }
 
-/// The tables of the guide.
+/// Returns the tables of the guide.
 fn tables() -> String {
     let data: Value = serde_json::from_str(OPTIONS).unwrap();
     let options = options(&data);
@@ -120,7 +120,7 @@ fn tables() -> String {
     };
     rows(&mut tables, options.iter().map(row));
 
-    // PPO's are of an older version. Those that all have are above.
+    // PPO's options are those of an older version. Options common to all are listed above.
     let ppo = BTreeSet::from(["ppo".to_owned()]);
     let own = settings(&ppo);
     let above = |name: &String| options.get(name).is_some_and(|of| of.is_superset(&algorithms));

@@ -1,6 +1,6 @@
-//! Algorithms over named columns: a loss of any columns that the host knows or that the algorithm itself made of a generation, with
-//! its derivatives. [`policy`](crate::policy), [`preference`](crate::preference), [`labelled`](crate::labelled) and
-//! [`reward_model`](crate::reward_model) are layers over this, with the usual columns as fields.
+//! Algorithms over named columns: a loss of any columns that the host provides or that the algorithm itself computed from a generation,
+//! with its derivatives. [`policy`](crate::policy), [`preference`](crate::preference), [`labelled`](crate::labelled) and
+//! [`reward_model`](crate::reward_model) are layers over this module, with the usual columns as fields.
 
 pub use crate::batch::{Batch, Column, Scale, Turn, Unit, WeightedReward, testing};
 pub use crate::bindings::contract::algorithm::{Data, Gradient, Shape, Source};
@@ -72,78 +72,78 @@ pub trait Algorithm: Sized + Send + 'static {
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
     /// The algorithm's own defaults for keys of the run.
     const DEFAULTS: Defaults = Defaults::NONE;
-    /// Metrics that the host logs because of others, in rows that have all of what they follow from.
+    /// Metrics that the host derives from others, in log rows that have all of their inputs.
     const DERIVED_METRICS: &'static [DerivedMetric] = &[];
-    /// Whether a dataset's pairs begin and end with the tokenizer's beginning-of-text and end-of-text tokens, also where a chat
-    /// template writes something else there.
+    /// Whether a dataset's pairs begin and end with the tokenizer's beginning-of-text and end-of-text tokens, even where a chat template
+    /// writes something else.
     const FRAMED: bool = false;
 
-    /// Returns whether `logp` of given tokens may be that of smoothed targets under these settings: with
-    /// `label_smoothing_factor`, the host counts each target as that much of all tokens of the vocabulary alike. So it may where
-    /// a loss is a sum of `logp` with fixed weights, its derivatives.
+    /// Returns whether label smoothing is valid under these settings. With `label_smoothing_factor`, the host replaces the `logp` of each
+    /// dataset token with that of a smoothed target, which spreads this share of the probability evenly over the vocabulary. This is valid
+    /// if the loss is a sum of `logp` with fixed weights, its derivatives.
     fn smoothed(_config: &Self::Config) -> bool {
         false
     }
 
-    /// Returns whether it compares the completions of a prompt with each other under these settings, so that training needs at least
-    /// two. An evaluation may have one, which then has nothing to be compared with.
+    /// Returns whether the algorithm compares the completions of a prompt with each other under these settings, so that training needs at
+    /// least two. An evaluation may generate one, which then has nothing to be compared with.
     fn compares(_config: &Self::Config) -> bool {
         false
     }
 
-    /// Returns the columns that it reads under these settings. The host sends no others.
+    /// Returns the columns that the algorithm reads under these settings. The host sends no others.
     fn needs(config: &Self::Config) -> Needs;
 
-    /// Returns what it learns from under these settings, and which columns [`Self::estimate`] returns.
+    /// Returns the algorithm's data source under these settings, and the columns that [`Self::estimate`] returns.
     fn data(config: &Self::Config) -> Data;
 
     /// Creates the algorithm from its settings.
     fn new(config: Self::Config) -> Result<Self, Error>;
 
-    /// Returns one micro-batch's part of the loss, and its derivatives by the columns that it depends on, which are 0 where the mask
-    /// is 0. Divide by `batch.scale`, which counts the complete step.
+    /// Returns one micro-batch's part of the loss, and its derivatives with respect to the columns that it depends on, which are 0 where
+    /// the mask is 0. Divide by `batch.scale`, which counts the complete step.
     fn loss(&mut self, batch: &Batch) -> Result<Gradient, Error>;
 
-    /// Returns columns for the loss, such as advantages, from the complete generation of all ranks. The scores of its rewards are
-    /// the columns `reward/NAME`. Export it with `algorithm_plugin!(MyType, estimating);`.
+    /// Returns columns for the loss, such as advantages, from the complete generation of all ranks. The scores of its rewards are the
+    /// columns `reward/NAME`. Export this method with `algorithm_plugin!(MyType, estimating);`.
     fn estimate(&mut self, _generation: &Batch, _rewards: &[WeightedReward]) -> Result<Estimates, Error> {
         Err(Error::Unsupported("this algorithm makes nothing of a generation".into()))
     }
 
-    /// Chooses which sequences of a generation become pairs. Those in no pair are not learned from. Export it with
+    /// Chooses which sequences of a generation become pairs. Sequences in no pair are not trained on. Export this method with
     /// `algorithm_plugin!(MyType, pairing);`.
     fn choose(&mut self, _generation: &Batch, _rewards: &[WeightedReward]) -> Result<Choice, Error> {
         Err(Error::Unsupported("this algorithm makes no pairs".into()))
     }
 }
 
-/// An algorithm with a state, such as an adapted coefficient, that survives checkpoints and hot swaps. Exported with the word
-/// `stateful`: `policy_plugin!(MyType, stateful);`.
+/// An algorithm with a state, such as an adapted coefficient, that survives checkpoints and hot swaps. Export it with the word `stateful`:
+/// `policy_plugin!(MyType, stateful);`.
 pub trait Stateful {
-    /// The state of the algorithm, without its settings. Settings may change when a run is forked or a plugin swapped, so a state must work with
-    /// new ones.
+    /// The state of the algorithm, without its settings. Settings may change when a run is forked or a plugin swapped, so a state must work
+    /// with new settings.
     type State: PersistentState;
 
-    /// Returns its state, to be read for a snapshot or replaced by one.
+    /// Returns the algorithm's state, to be read for a snapshot or replaced by one.
     fn state(&mut self) -> &mut Self::State;
 }
 
-/// An algorithm that adapts to the metrics of training. Exported with the word `observing`, together with its state: without it,
+/// An algorithm that adapts to the metrics of training. The word `observing` exports it together with its state, because without the state
 /// everything adapted would be lost at every resume.
 pub trait Observing: Stateful {
-    /// Receives the metrics of an optimizer step after it, reduced over micro-batches and ranks, so that all ranks adapt alike.
-    /// Metrics for which a step had no values are missing.
+    /// Receives the metrics of each optimizer step, reduced over micro-batches and ranks, so that all ranks adapt alike. Metrics for which
+    /// a step had no values are missing.
     fn observe(&mut self, step: u64, metrics: &[(String, f64)]);
 }
 
-/// Returns a metric by name from those that [`Observing::observe`] receives.
+/// Returns a metric by name from those passed to [`Observing::observe`].
 #[must_use]
 pub fn find_metric(metrics: &[(String, f64)], name: &str) -> Option<f64> {
     metrics.iter().find(|(n, _)| n == name).map(|&(_, value)| value)
 }
 
 impl Data {
-    /// Learns from completions, each by itself.
+    /// Learns from single completions.
     #[must_use]
     pub fn completions(source: Source) -> Self {
         Self { source, shape: Shape::Completions, estimates: Vec::new() }
@@ -169,7 +169,7 @@ impl Gradient {
         Self { loss, derivatives: Vec::new(), metrics: Vec::new() }
     }
 
-    /// Adds the derivatives by the entries of a column.
+    /// Adds derivatives with respect to the entries of a column.
     #[must_use]
     pub fn with_derivatives(mut self, column: &str, unit: Unit, derivatives: Vec<f32>) -> Self {
         self.derivatives.push(Column::new(column, unit, derivatives));
@@ -184,7 +184,7 @@ impl Gradient {
     }
 }
 
-/// Holds an exported algorithm and its settings.
+/// An exported algorithm with its settings.
 #[doc(hidden)]
 pub struct ConfiguredAlgorithm<A: Algorithm> {
     config: A::Config,
@@ -197,7 +197,7 @@ pub fn configured<A: Algorithm>(config: &str) -> Result<ConfiguredAlgorithm<A>, 
     Ok(ConfiguredAlgorithm { algorithm: A::new(config.clone())?, config })
 }
 
-/// What an exported algorithm's crate says of it.
+/// Name and version of an exported algorithm's crate, and whether the algorithm is stateless.
 #[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct PluginIdentity {
@@ -233,10 +233,10 @@ pub fn data<A: Algorithm>(exported: &ConfiguredAlgorithm<A>) -> Data {
     A::data(&exported.config)
 }
 
-/// Exports a type that implements [`Algorithm`](crate::algorithm::Algorithm). Words after it export more: `estimating` its
-/// [estimate](crate::algorithm::Algorithm::estimate), `pairing` its [choice](crate::algorithm::Algorithm::choose), `stateful` its
-/// [state](crate::algorithm::Stateful), and `observing` its state and its [observer](crate::algorithm::Observing). Name and version
-/// are the crate's.
+/// Exports a type that implements [`Algorithm`](crate::algorithm::Algorithm). The words after the type export more methods: `estimating`
+/// its [estimate](crate::algorithm::Algorithm::estimate), `pairing` its [choice](crate::algorithm::Algorithm::choose), `stateful` its
+/// [state](crate::algorithm::Stateful), and `observing` its state and its [observer](crate::algorithm::Observing). Name and version are the
+/// crate's.
 #[macro_export]
 macro_rules! algorithm_plugin {
     ($algorithm:ty $(, $more:ident)*) => {
@@ -328,7 +328,7 @@ macro_rules! algorithm_plugin {
 
         impl $crate::bindings::contract::observer::Guest for __Plugin {
             fn observe(step: u64, metrics: ::std::vec::Vec<(::std::string::String, f64)>) {
-                // Before `configure` there is no plugin to tell, and the contract has no answer here.
+                // Before `configure` there is no plugin to notify, and the contract has no error to return.
                 let _ = __ALGORITHM.with(|exported| {
                     $crate::algorithm::Observing::observe(&mut exported.algorithm, step, &metrics);
                     ::core::result::Result::Ok(())

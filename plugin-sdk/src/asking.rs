@@ -1,4 +1,4 @@
-//! Rewards that send requests to servers: they get a whole batch, so that all of its requests are sent in parallel.
+//! Rewards that send requests to servers. They receive a whole batch, so that all of its requests are sent in parallel.
 
 use crate::bindings::contract::reward::{Batch, Scores};
 use crate::reward::{IntoScore, Sample};
@@ -6,7 +6,7 @@ use crate::{Error, Metric};
 
 /// The result for a batch: scores, scores with metrics, or either with an error.
 pub trait IntoBatchScores {
-    /// Converts it to the contract's form.
+    /// Converts the result to the contract's form.
     fn into_batch_scores(self) -> Result<Scores, Error>;
 }
 
@@ -35,9 +35,9 @@ pub fn score_batch(batch: &Batch, score: impl FnOnce(&[Sample<'_>]) -> Result<Sc
     score(&samples)
 }
 
-/// Exports a reward that sends requests to servers: a closure over the configuration, or the result of `prepared`, and the
-/// samples of a batch. It returns a score, or none, for each sample, and optionally metrics. Rows must be independent. The
-/// servers must be granted: `--set plugin.NAME.hosts=HOST:PORT`.
+/// Exports a reward that sends requests to servers: a closure over the configuration, or the result of `prepared`, and the samples of a
+/// batch. It returns a score, or `None`, for each sample, and optionally metrics. Rows must be independent. The user must grant the
+/// servers: `--set plugin.NAME.hosts=HOST:PORT`.
 ///
 /// ```
 /// use rlhost_plugin_sdk::http::{Request, fetch};
@@ -82,7 +82,7 @@ macro_rules! asking_reward {
         /// Scores a batch.
         ///
         /// # Errors
-        /// If none of it can be scored.
+        /// If nothing in the batch can be scored.
         #[allow(clippy::redundant_closure_call)]
         pub fn score(
             $c: &$prepared,

@@ -1,4 +1,4 @@
-//! Batches of sequences with named columns, as the contract has them: reading their columns, and building those of an answer.
+//! Batches of sequences with named columns, as defined by the contract: reads their columns, and builds the columns to return.
 
 pub use crate::bindings::types::{Batch, Column, Scale, Turn, Unit, WeightedReward};
 use crate::rows::rows;
@@ -6,25 +6,24 @@ use crate::{Error, columns};
 use std::ops::Range;
 
 impl Batch {
-    /// Returns the column of this name.
+    /// Returns the column with this name.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<&Column> {
         self.columns.iter().find(|column| column.name == name)
     }
 
-    /// Returns the values of the column of this name, one per unit.
+    /// Returns the values of the column with this name, one per unit.
     ///
     /// # Errors
-    /// If there is no such column, which happens only if `needs` lacks it, or if its entries belong to something else or some have
-    /// no value.
+    /// If the column is missing, which happens only if `needs` lacks it, if it has another unit, or if some entries have no value.
     pub fn values(&self, name: &str, unit: Unit) -> Result<&[f32], Error> {
         self.optional(name, unit)?.ok_or_else(|| Error::Input(format!("the batch has no column {name:?}; `needs` must list it")))
     }
 
-    /// Returns the values of the column of this name, if there is one.
+    /// Returns the values of the column with this name, if it exists.
     ///
     /// # Errors
-    /// If its entries belong to something else or some have no value.
+    /// If the column has another unit, or some entries have no value.
     pub fn optional(&self, name: &str, unit: Unit) -> Result<Option<&[f32]>, Error> {
         match self.column(name) {
             Some(column) if column.unit != unit => {
@@ -52,7 +51,7 @@ impl Batch {
         crate::rows::counted(&self.mask, 0..self.mask.len())
     }
 
-    /// Returns the number of entries of a column of this unit; for the whole micro-batch, that of its first such column.
+    /// Returns the number of entries of a column with this unit; for the whole micro-batch, that of its first such column.
     #[must_use]
     pub fn entries(&self, unit: Unit) -> usize {
         match unit {
@@ -65,7 +64,7 @@ impl Batch {
         }
     }
 
-    /// Returns a zero per unit, to become derivatives.
+    /// Returns one zero per unit, to be filled with derivatives.
     #[must_use]
     pub fn zeros(&self, unit: Unit) -> Vec<f32> {
         vec![0.0; self.entries(unit)]
@@ -121,7 +120,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Returns the columns of environments' turns, each with the environment's name.
+    /// Returns the reward columns of the environments' turns, each with the environment's name.
     pub(crate) fn turn_rewards(&self) -> impl Iterator<Item = (&str, &Column)> {
         let prefix = columns::turn_reward("");
         self.columns.iter().filter_map(move |column| Some((column.name.strip_prefix(&prefix)?, column)))
@@ -146,7 +145,7 @@ impl Default for Batch {
 }
 
 impl Default for Scale {
-    /// Creates the totals of a step with nothing in it.
+    /// Creates the totals of an empty step.
     fn default() -> Self {
         Self { items: 0, tokens: 0, prompt_tokens: 0, max_completion_length: 0 }
     }
@@ -163,13 +162,13 @@ fn noun(unit: Unit) -> &'static str {
     }
 }
 
-/// Returns whether offsets begin with 0, never fall, and end with this number.
+/// Returns whether offsets begin with 0, never decrease, and end with this number.
 fn ends_at(offsets: &[u32], end: usize) -> bool {
     offsets.first() == Some(&0) && offsets.is_sorted() && offsets.last().is_some_and(|&last| last as usize == end)
 }
 
 impl Column {
-    /// Creates a column with a value for each entry.
+    /// Creates a column with one value per entry.
     pub fn new(name: impl Into<String>, unit: Unit, values: Vec<f32>) -> Self {
         Self { name: name.into(), unit, values, missing: Vec::new() }
     }
@@ -186,7 +185,7 @@ impl Column {
         column
     }
 
-    /// Returns the entries, none where there is no value.
+    /// Returns the entries; `None` where there is no value.
     pub fn entries(&self) -> impl Iterator<Item = Option<f32>> + '_ {
         let mut missing = self.missing.iter().peekable();
         self.values.iter().enumerate().map(move |(entry, value)| match missing.next_if(|&&m| m as usize == entry) {
@@ -196,11 +195,11 @@ impl Column {
     }
 }
 
-/// The tokens that count of some sequences, one after the other: what losses of whole completions see.
+/// The counted tokens of selected sequences, concatenated: the input of losses over whole completions.
 pub(crate) struct SelectedTokens {
-    /// Where the tokens of each sequence are in columns of the selected tokens.
+    /// Offsets of each sequence in columns of the selected tokens.
     pub(crate) offsets: Vec<u32>,
-    /// Their places in columns of the batch.
+    /// Positions of the selected tokens in columns of the batch.
     places: Vec<usize>,
 }
 
@@ -215,17 +214,17 @@ impl SelectedTokens {
         selected
     }
 
-    /// Returns the column of this name for the selected tokens.
+    /// Returns the column with this name for the selected tokens.
     pub(crate) fn values(&self, batch: &Batch, name: &str) -> Result<Vec<f32>, Error> {
         batch.values(name, Unit::Token).map(|values| self.places.iter().map(|&i| values[i]).collect())
     }
 
-    /// Returns the column of this name for the selected tokens, if there is such a column.
+    /// Returns the column with this name for the selected tokens, if it exists.
     pub(crate) fn optional(&self, batch: &Batch, name: &str) -> Result<Option<Vec<f32>>, Error> {
         Ok(batch.optional(name, Unit::Token)?.map(|values| self.places.iter().map(|&i| values[i]).collect()))
     }
 
-    /// Writes derivatives of the selected tokens to their places in a column of the batch.
+    /// Writes derivatives of the selected tokens to their positions in a column of the batch.
     pub(crate) fn put(&self, derivatives: &[f32], column: &mut [f32]) -> Result<(), Error> {
         if derivatives.len() != self.places.len() {
             let (given, wanted) = (derivatives.len(), self.places.len());
@@ -236,11 +235,11 @@ impl SelectedTokens {
     }
 }
 
-/// Made-up batches, for an algorithm's own tests.
+/// Synthetic batches, for an algorithm's own tests.
 pub mod testing {
     use super::{Batch, Scale};
 
-    /// Returns a batch of groups of sequences with these numbers of tokens, which all count, without columns. It is a whole step.
+    /// Returns a batch of groups of sequences with these numbers of tokens, which all count, without columns. The batch is a complete step.
     #[must_use]
     pub fn batch(groups: &[&[u32]]) -> Batch {
         let mut batch = Batch::default();

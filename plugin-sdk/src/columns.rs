@@ -1,4 +1,4 @@
-//! Names of the columns that the host knows. The README lists what their entries belong to, and when they are known.
+//! Names of the columns that the host provides. The README lists their units, and when they are available.
 
 /// Current log-probabilities of the policy.
 pub const LOGP: &str = "logp";
@@ -8,7 +8,7 @@ pub const OLD_LOGP: &str = "old_logp";
 pub const REF_LOGP: &str = "ref_logp";
 /// Log-probabilities of the teacher.
 pub const TEACHER_LOGP: &str = "teacher_logp";
-/// Divergences of the policy's distributions from the teacher's; [`teacher_divergence`] names a column of them.
+/// Divergences of the policy's distributions from the teacher's. [`teacher_divergence`] returns the name of such a column.
 pub const TEACHER_DIVERGENCE: &str = "teacher_divergence";
 /// Log-probabilities as the sampler computed them.
 pub const SAMPLING_LOGP: &str = "sampling_logp";
@@ -24,13 +24,13 @@ pub const PROMPT_LOGP: &str = "prompt_logp";
 pub const VALUE: &str = "value";
 /// Values of the critic when the sequences were generated.
 pub const OLD_VALUE: &str = "old_value";
-/// The value that a reward model gives a whole sequence.
+/// The value that a reward model assigns to a whole sequence.
 pub const SEQUENCE_VALUE: &str = "sequence_value";
 /// Whether a sequence is desirable: 1 or 0.
 pub const LABEL: &str = "label";
 /// By how much a pair's chosen sequence is better, if the dataset says so.
 pub const MARGIN: &str = "margin";
-/// Whether a sequence ended by itself rather than at a limit: 1 or 0.
+/// Whether a sequence ended by itself rather than at a length limit: 1 or 0.
 pub const FINISHED: &str = "finished";
 /// `label` of each sequence of the whole micro-batch.
 pub const MICRO_BATCH_LABEL: &str = "micro_batch/label";
@@ -38,17 +38,17 @@ pub const MICRO_BATCH_LABEL: &str = "micro_batch/label";
 pub const MISMATCHED_LOGP: &str = "micro_batch/mismatched_logp";
 /// Log-probability under the reference model of each prompt of the whole micro-batch with another sequence's completion.
 pub const MISMATCHED_REF_LOGP: &str = "micro_batch/mismatched_ref_logp";
-/// The need for the rewards of turns, which are columns `turn_reward/NAME` for each environment.
+/// The need for rewards of turns, which are columns `turn_reward/NAME` for each environment.
 pub const TURN_REWARD: &str = "turn_reward";
-/// The usual name of an estimator's advantages.
+/// The usual name of an estimator's column of advantages.
 pub const ADVANTAGE: &str = "advantage";
-/// The usual name of an estimator's returns, which a critic learns.
+/// The usual name of an estimator's column of returns, the critic's targets.
 pub const RETURN: &str = "return";
 /// The column in which an estimator returns a mask.
 pub const MASK: &str = "mask";
 
-/// Returns the name of the column with the divergence that `beta` selects: 0 the forward one, `KL(teacher || policy)`, 1 the reverse one,
-/// and a number between them the generalised Jensen-Shannon divergence.
+/// Returns the name of the column with the divergence that `beta` selects: 0 is the forward divergence, `KL(teacher || policy)`, 1 the
+/// reverse one, and a number between them the generalised Jensen-Shannon divergence.
 #[must_use]
 pub fn teacher_divergence(beta: f64) -> String {
     format!("{TEACHER_DIVERGENCE}/{beta}")

@@ -21,10 +21,10 @@ pub fn schema<C: Config>() -> String {
     schemars::schema_for!(C).as_value().to_string()
 }
 
-/// The learning rate of an algorithm that says nothing else.
+/// The default learning rate of an algorithm that sets none.
 pub const LEARNING_RATE: f64 = 1e-6;
 
-/// Keys of a run for which an algorithm has its own default. `None` leaves the host's.
+/// Keys of a run for which an algorithm has its own default. `None` keeps the host's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Defaults {
     /// Number of completions per prompt.
@@ -36,7 +36,7 @@ pub struct Defaults {
     /// Maximum length of a completion, in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_completion_length: Option<u32>,
-    /// Coefficient of the auxiliary loss of a mixture's router; `None` leaves the model's own.
+    /// Coefficient of the auxiliary loss of a mixture's router; `None` keeps the model's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub router_aux_loss_coef: Option<f64>,
 }
@@ -46,23 +46,23 @@ impl Defaults {
     pub const NONE: Self =
         Self { num_generations: None, temperature: None, max_completion_length: None, router_aux_loss_coef: None };
 
-    /// The host's defaults for all keys, without the auxiliary loss of a mixture's router.
+    /// The host's defaults for all keys, with the auxiliary loss of a mixture's router turned off.
     pub const NO_AUX_LOSS: Self = Self { router_aux_loss_coef: Some(0.0), ..Self::NONE };
 }
 
-/// How a metric that the host logs follows from another of the same row.
+/// How the host derives a metric from another of the same log row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Derivation {
-    /// It is the same as the metric of this name.
+    /// A copy of the metric with this name.
     Copy(&'static str),
-    /// By how much the metric of this name grows in a second, rounded down.
+    /// The growth per second of the metric with this name, rounded down.
     PerSecond(&'static str),
 }
 
-/// A metric that the host logs because of another, under a name that an algorithm's users know.
+/// A metric that the host derives from another, under a name that an algorithm's users know.
 pub type DerivedMetric = (&'static str, Derivation);
 
-/// Returns derived metrics as the host reads them.
+/// Returns derived metrics in the form that the host reads.
 #[doc(hidden)]
 #[must_use]
 pub fn derived(metrics: &[DerivedMetric]) -> serde_json::Value {
@@ -73,7 +73,7 @@ pub fn derived(metrics: &[DerivedMetric]) -> serde_json::Value {
     metrics.iter().map(|(name, derivation)| ((*name).to_owned(), rule(*derivation))).collect()
 }
 
-/// Returns the schema of an algorithm's settings, with what it tells the host besides them under the keyword `x-rlhost`.
+/// Returns the schema of an algorithm's settings, with its hints to the host under the keyword `x-rlhost`.
 #[doc(hidden)]
 pub fn algorithm_schema<C: Config>(hints: serde_json::Value) -> String {
     let mut schema = schemars::schema_for!(C);

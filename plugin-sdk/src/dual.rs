@@ -1,11 +1,11 @@
-//! Forward-mode differentiation: values that carry their derivatives with respect to a few variables. For losses whose token
-//! terms depend on one log-probability each, or whose pair terms depend on one sum per completion.
+//! Forward-mode differentiation: values that carry their derivatives with respect to a few variables. Use it for losses whose token terms
+//! depend on one log-probability each, or whose pair terms depend on one sum per completion.
 
 use std::array::from_fn;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-/// A value and its derivatives with respect to `N` variables. It uses f64, because the difference of two sums of
-/// log-probabilities over long completions would have too few digits in f32.
+/// A value and its derivatives with respect to `N` variables, in f64: the difference of two sums of log-probabilities over long completions
+/// would have too few digits in f32.
 ///
 /// ```
 /// use rlhost_plugin_sdk::dual::Dual;
@@ -19,7 +19,7 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 pub struct Dual<const N: usize = 1> {
     /// The value.
     pub value: f64,
-    /// Its derivative with respect to each variable.
+    /// Derivative of the value with respect to each variable.
     pub slopes: [f64; N],
 }
 
@@ -50,18 +50,18 @@ impl<const N: usize> Dual<N> {
         Self { value: value.into(), slopes: [0.0; N] }
     }
 
-    /// Returns the same value as a constant (stop-gradient).
+    /// Returns the value as a constant (stop-gradient).
     #[must_use]
     pub fn detach(self) -> Self {
         Self::constant(self.value)
     }
 
-    /// Returns a function of this, given its value and derivative here.
+    /// Applies a function with this value and derivative.
     fn chain(self, value: f64, slope: f64) -> Self {
         Self { value, slopes: self.slopes.map(|s| s * slope) }
     }
 
-    /// Returns a function of this and another, given its value and derivatives here.
+    /// Applies a function of two variables with this value and derivatives.
     fn join(self, other: Self, value: f64, slope: f64, other_slope: f64) -> Self {
         Self { value, slopes: from_fn(|i| slope * self.slopes[i] + other_slope * other.slopes[i]) }
     }
@@ -91,7 +91,7 @@ impl<const N: usize> Dual<N> {
         self.chain(sigmoid(self.value), sigmoid(self.value) * sigmoid(-self.value))
     }
 
-    /// Returns the logarithm of [`Dual::sigmoid`], accurate even if that is nearly 0 or 1.
+    /// Returns the logarithm of [`Dual::sigmoid`], accurate even if the sigmoid is nearly 0 or 1.
     #[must_use]
     pub fn log_sigmoid(self) -> Self {
         self.chain(self.value.min(0.0) - (-self.value.abs()).exp().ln_1p(), sigmoid(-self.value))
@@ -115,14 +115,14 @@ impl<const N: usize> Dual<N> {
         self * self
     }
 
-    /// Returns the smaller of two; the first if they are equal.
+    /// Returns the smaller of two values; the first if they are equal.
     #[must_use]
     pub fn min(self, other: impl Into<Self>) -> Self {
         let other = other.into();
         if other.value < self.value { other } else { self }
     }
 
-    /// Returns the larger of two; the first if they are equal.
+    /// Returns the larger of two values; the first if they are equal.
     #[must_use]
     pub fn max(self, other: impl Into<Self>) -> Self {
         let other = other.into();

@@ -8,67 +8,67 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
-/// Maximum length of a value in an error, in characters.
+/// Maximum length of a value in an error message, in characters.
 const SHOWN: usize = 80;
 
-/// An environment. It holds no state besides its episodes, which it receives with each turn.
+/// An environment. Its only state is that of its episodes, which each turn receives.
 pub trait Environment: Sized + Send + 'static {
     /// The settings of the environment.
     type Config: Config;
-    /// What it knows of one episode.
+    /// The state of one episode.
     type Episode: Send + 'static;
 
-    /// Creates it from its settings, and checks what their types can't express.
+    /// Creates the environment from its settings, and checks what their types can't express.
     ///
     /// # Errors
-    /// If they contradict each other.
+    /// If the settings contradict each other.
     fn new(config: Self::Config) -> Result<Self, Error>;
 
     /// Opens an episode. Its randomness comes from `start.seed` alone.
     ///
     /// # Errors
-    /// If it can't work on this row.
+    /// If the environment can't work with this row.
     fn begin(&self, start: &Start) -> Result<(Self::Episode, Opening), Error>;
 
     /// Replies to the model's turn.
     ///
     /// # Errors
-    /// If the episode can't continue. The model's own text is never a reason; tell the model in the reply.
+    /// If the episode can't continue. The model's own text is never a reason: report its mistakes to the model in the reply.
     fn step(&self, episode: &mut Self::Episode, turn: &Turn) -> Result<Reply, Error>;
 
-    /// Ends an episode, which may have run out of turns or tokens. Returns metrics about it.
+    /// Ends an episode, which may have run out of turns or tokens, and returns metrics about it.
     fn finish(&self, _episode: Self::Episode) -> Vec<Metric> {
         Vec::new()
     }
 }
 
-/// An environment that gets all waiting episodes at once, as one that [asks servers](crate::http) has to: a batch of requests is
-/// sent in parallel. Exported by `environment_plugin!(MyType, asking);`. Every [`Environment`] is one.
+/// An environment that receives all waiting episodes at once, so that one that [sends requests to servers](crate::http) can send a batch of
+/// them in parallel. Export it with `environment_plugin!(MyType, asking);`. Every [`Environment`] is one.
 pub trait BatchEnvironment: Sized + Send + 'static {
     /// The settings of the environment.
     type Config: Config;
-    /// What it knows of one episode.
+    /// The state of one episode.
     type Episode: Send + 'static;
 
-    /// Creates it from its settings.
+    /// Creates the environment from its settings.
     ///
     /// # Errors
-    /// If they contradict each other.
+    /// If the settings contradict each other.
     fn new(config: Self::Config) -> Result<Self, Error>;
 
     /// Opens episodes.
     ///
     /// # Errors
-    /// If it can't work on one of these rows. The host then opens each alone.
+    /// If the environment can't work with one of these rows. The host then opens each episode alone.
     fn begin(&self, starts: &[Start]) -> Result<Vec<(Self::Episode, Opening)>, Error>;
 
     /// Replies to turns, each with its episode.
     ///
     /// # Errors
-    /// If an episode can't continue. The host then opens the episodes anew and repeats their turns, each alone.
+    /// If an episode can't continue. The host then reopens the episodes and repeats their turns, each alone.
     fn step(&self, turns: &mut [(&mut Self::Episode, &Turn)]) -> Result<Vec<Reply>, Error>;
 
-    /// Ends episodes. Returns metrics about them.
+    /// Ends episodes and returns metrics about them.
     fn finish(&self, episodes: Vec<Self::Episode>) -> Vec<Metric>;
 }
 
@@ -140,7 +140,7 @@ impl<E: BatchEnvironment> ConfiguredEnvironment<E> {
 }
 
 impl Start {
-    /// Returns the row's value in a dataset column as a `T`, or `None` if the row has none.
+    /// Returns the row's value in a dataset column as a `T`, or `None` if it has none.
     ///
     /// # Errors
     /// If the value is not a `T`.
@@ -162,14 +162,14 @@ impl Start {
         })
     }
 
-    /// Returns the episode's random numbers.
+    /// Returns the episode's random number generator.
     #[must_use]
     pub fn random(&self) -> Random {
         Random(self.seed)
     }
 }
 
-/// Random numbers of an episode: SplitMix64.
+/// The random number generator of an episode: SplitMix64.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -183,19 +183,19 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns a number from 0 up to, and without, `end`; 0 if `end` is 0.
+    /// Returns a number in `0..end`; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 }
 
 impl Message {
-    /// Creates a message of this role.
+    /// Creates a message with this role.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into(), name: None, tool_call_id: None }
     }
 
-    /// Creates a message of the user.
+    /// Creates a message with the role `user`.
     pub fn user(content: impl Into<String>) -> Self {
         Self::new("user", content)
     }
@@ -248,7 +248,7 @@ impl Reply {
 }
 
 impl Tool {
-    /// Describes a tool whose arguments are an `A`.
+    /// Describes a tool whose arguments have the type `A`.
     pub fn new<A: JsonSchema>(name: impl Into<String>, description: impl Into<String>) -> Self {
         let mut schema = schemars::schema_for!(A);
         for noise in ["$schema", "title"] {
@@ -259,10 +259,10 @@ impl Tool {
 }
 
 impl Call {
-    /// Returns the arguments as an `A`; the error is a sentence that the model can be told.
+    /// Returns the arguments as an `A`. The error is a sentence that can be shown to the model.
     ///
     /// # Errors
-    /// If they are not JSON, or no `A`.
+    /// If they are not JSON, or not an `A`.
     ///
     /// ```
     /// use rlhost_plugin_sdk::{environment::Call, prelude::*};
@@ -376,7 +376,7 @@ macro_rules! environment_plugin {
     };
 }
 
-/// Plays an environment natively, for a plugin's own tests.
+/// Runs an environment natively, for a plugin's own tests.
 pub mod testing {
     use super::{Call, Environment, Message, Opening, Reply, Start, Turn};
     use crate::{Error, Metric};
@@ -388,7 +388,7 @@ pub mod testing {
         Start { episode: 0, seed, prompt: vec![Message::user("Go.")], columns }
     }
 
-    /// An episode being played.
+    /// An episode in progress.
     pub struct Play<E: Environment> {
         environment: E,
         episode: E::Episode,
@@ -401,7 +401,7 @@ pub mod testing {
         /// Opens an episode.
         ///
         /// # Errors
-        /// The environment's own.
+        /// If the environment fails.
         pub fn begin(config: E::Config, seed: u64, columns: &[(&str, &str)]) -> Result<Self, Error> {
             let (environment, start) = (E::new(config)?, start(seed, columns));
             let (episode, opening) = environment.begin(&start)?;
@@ -413,23 +413,23 @@ pub mod testing {
             self.opening.prompt.as_deref().unwrap_or(&self.start.prompt)
         }
 
-        /// Returns how the episode was opened.
+        /// Returns the episode's opening.
         pub fn opening(&self) -> &Opening {
             &self.opening
         }
 
-        /// Lets the model say something.
+        /// Takes a turn in which the model writes this text.
         ///
         /// # Errors
-        /// The environment's own.
+        /// If the environment fails.
         pub fn says(&mut self, text: &str) -> Result<Reply, Error> {
             self.turn(text, Vec::new())
         }
 
-        /// Lets the model call a tool.
+        /// Takes a turn in which the model calls a tool.
         ///
         /// # Errors
-        /// The environment's own.
+        /// If the environment fails.
         pub fn calls(&mut self, name: &str, arguments: &str) -> Result<Reply, Error> {
             self.turn("", vec![Call { id: "call_0".into(), name: name.into(), arguments: arguments.into() }])
         }

@@ -1,5 +1,4 @@
-//! Requests to servers that the user granted the plugin by name, from a reward written with
-//! [`asking_reward!`](crate::asking_reward).
+//! Requests to servers that the user granted to the plugin by name, from a reward written with [`asking_reward!`](crate::asking_reward).
 //!
 //! ```
 //! use rlhost_plugin_sdk::http::{Request, Response, fetch, testing};
@@ -24,10 +23,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 
-/// Sends requests in parallel. Returns one answer per request, in order, or why there is none.
+/// Sends requests in parallel. Returns one response or error per request, in order.
 ///
-/// The host retries temporary failures within its limits. `{{NAME}}` in a header's value stands for the secret of that name,
-/// which the plugin never sees. Answers are recorded: from then on, the same request gets the same answer.
+/// The host retries temporary failures within its limits. `{{NAME}}` in a header's value stands for the secret with this name, which the
+/// plugin never sees. Responses are recorded: from then on, the same request gets the same response.
 #[must_use]
 pub fn fetch(requests: &[Request]) -> Vec<Result<Response, String>> {
     #[cfg(target_arch = "wasm32")]
@@ -60,14 +59,14 @@ impl Request {
         self
     }
 
-    /// Sets the body to a value in JSON, and the header that says so.
+    /// Sets the body to a JSON value, and the `content-type` header.
     #[must_use]
     pub fn json(mut self, value: &impl Serialize) -> Self {
         self.body = serde_json::to_vec(value).unwrap_or_default();
         self.header("Content-Type", "application/json")
     }
 
-    /// Sets the time for an attempt; the host's limit applies too.
+    /// Sets the timeout of an attempt; the host's limit applies too.
     #[must_use]
     pub fn timeout(mut self, time: Duration) -> Self {
         self.timeout_ms = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
@@ -76,13 +75,13 @@ impl Request {
 }
 
 impl Response {
-    /// Creates an answer with a body in JSON, for tests.
+    /// Creates a response with a JSON body, for tests.
     #[must_use]
     pub fn json(status: u16, value: &impl Serialize) -> Self {
         Self { status, headers: Vec::new(), body: serde_json::to_vec(value).unwrap_or_default() }
     }
 
-    /// Returns whether the status is one of success.
+    /// Returns whether the status is 2xx.
     #[must_use]
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
@@ -114,7 +113,7 @@ pub mod testing {
         static SERVER: RefCell<Option<RequestHandler>> = const { RefCell::new(None) };
     }
 
-    /// Calls `f`, whose requests `server` answers.
+    /// Calls `f` with `server` answering its requests.
     pub fn answering<R>(server: impl FnMut(&Request) -> Result<Response, String> + 'static, f: impl FnOnce() -> R) -> R {
         let before = SERVER.with(|place| place.borrow_mut().replace(Box::new(server)));
         let result = f();

@@ -1,5 +1,4 @@
-//! Algorithms for labelled completions: compute a loss over completions that are desirable or not, with its derivatives per
-//! token.
+//! Algorithms for labelled completions: compute a loss over completions labelled desirable or undesirable, with its derivatives per token.
 
 pub use crate::algorithm::Scale;
 use crate::algorithm::{Algorithm, Data, Source};
@@ -56,24 +55,24 @@ pub trait Labelled: Sized + Send + 'static {
     /// The algorithm's own defaults for keys of the run.
     const DEFAULTS: Defaults = Defaults::NONE;
 
-    /// Returns the columns that it needs under these settings, besides `logp` and the labels.
+    /// Returns the columns that the algorithm needs under these settings, besides `logp` and the labels.
     fn needs(config: &Self::Config) -> Needs;
 
     /// Creates the algorithm from its settings.
     fn new(config: Self::Config) -> Result<Self, Error>;
 
-    /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `examples.scale`: its `items` are the
-    /// completions of the complete step, its `tokens` theirs.
+    /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `examples.scale`: its `items` count the completions of
+    /// the complete step, its `tokens` their tokens.
     fn loss(&mut self, examples: &Examples) -> Result<LabelledGradient, Error>;
 }
 
-/// Log-probabilities of mismatched completions, summed over tokens: each prompt with another row's completion. One per row of the
-/// whole micro-batch, of which other calls may get the other rows. They have no gradient.
+/// Log-probabilities of mismatched completions (each prompt with another row's completion), summed over tokens. There is one per row of the
+/// whole micro-batch, parts of which other calls may get. They have no gradient.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MismatchedLogps {
-    /// Those of the policy, with `Needs::MISMATCHED_LOGP`.
+    /// Log-probabilities under the policy, with `Needs::MISMATCHED_LOGP`.
     pub logp: Vec<f32>,
-    /// Those of the reference model, with `Needs::MISMATCHED_REF_LOGP`.
+    /// Log-probabilities under the reference model, with `Needs::MISMATCHED_REF_LOGP`.
     pub ref_logp: Vec<f32>,
 }
 
@@ -82,19 +81,19 @@ pub struct MismatchedLogps {
 pub struct Examples {
     /// The optimizer step.
     pub step: u64,
-    /// One entry per row: whether it is desirable.
+    /// Per row: whether it is desirable.
     pub labels: Vec<bool>,
-    /// Desirable rows in the whole micro-batch, of which other calls may get some.
+    /// Number of desirable rows in the whole micro-batch, parts of which other calls may get.
     pub desirable: u32,
-    /// Undesirable rows in the whole micro-batch, of which other calls may get some.
+    /// Number of undesirable rows in the whole micro-batch, parts of which other calls may get.
     pub undesirable: u32,
     /// The tokens of row i are at `offsets[i]..offsets[i+1]`.
     pub offsets: Vec<u32>,
     /// Per token: current log-probabilities.
     pub logp: Vec<f32>,
-    /// Those of the reference model, with `Needs::REF_LOGP`.
+    /// Per token: log-probabilities under the reference model, with `Needs::REF_LOGP`.
     pub ref_logp: Option<Vec<f32>>,
-    /// Means over the vocabulary of the raw logits, with `Needs::MEAN_LOGITS`.
+    /// Per token: means over the vocabulary of the raw logits, with `Needs::MEAN_LOGITS`.
     pub mean_logits: Option<Vec<f32>>,
     /// Mismatched completions, with `Needs::MISMATCHED_LOGP | Needs::MISMATCHED_REF_LOGP`.
     pub mismatched: Option<MismatchedLogps>,
@@ -105,11 +104,11 @@ pub struct Examples {
 /// A micro-batch's part of the loss and its derivatives per token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LabelledGradient {
-    /// This micro-batch's part of the step's loss.
+    /// The micro-batch's part of the step's loss.
     pub loss: f64,
-    /// Its derivatives by `logp`.
+    /// Derivatives of the loss with respect to `logp`.
     pub d_logp: Vec<f32>,
-    /// To log.
+    /// Metrics to log.
     pub metrics: Vec<Metric>,
 }
 
@@ -123,7 +122,7 @@ impl Examples {
     /// Returns the log-probability of each completion minus that under the reference model.
     ///
     /// # Errors
-    /// If the host sent none, which happens only if `needs` lacks `REF_LOGP`.
+    /// If the host sent no reference log-probabilities, which happens only if `needs` lacks `REF_LOGP`.
     pub fn log_ratios(&self) -> Result<Vec<f64>, Error> {
         let missing = || Error::Input("the reference log-probabilities are missing".into());
         let reference = self.sums(self.ref_logp.as_deref().ok_or_else(missing)?);
@@ -150,7 +149,7 @@ impl Examples {
         rows(&self.offsets).map(|tokens| values[tokens].iter().map(|&v| f64::from(v)).sum()).collect()
     }
 
-    /// Reads a micro-batch, of whose completions only the tokens that count.
+    /// Reads a micro-batch, keeping only the tokens that count.
     ///
     /// # Errors
     /// If it has no log-probabilities or labels.
@@ -183,12 +182,12 @@ impl Examples {
 pub struct LabelledLossSum {
     /// The sum of all terms.
     pub loss: f64,
-    /// Its derivatives.
+    /// Derivatives of the loss, one per row.
     pub by_row: Vec<f64>,
 }
 
 impl LabelledLossSum {
-    /// Starts a sum of no terms.
+    /// Starts an empty sum.
     #[must_use]
     pub fn new(examples: &Examples) -> Self {
         Self { loss: 0.0, by_row: vec![0.0; examples.labels.len()] }
@@ -211,7 +210,7 @@ impl LabelledLossSum {
     }
 }
 
-/// An algorithm for labelled completions as one over columns.
+/// Adapts a [`Labelled`] to [`Algorithm`].
 #[doc(hidden)]
 pub struct LabelledAlgorithm<L>(L);
 
@@ -250,7 +249,7 @@ macro_rules! labelled_plugin {
     };
 }
 
-/// Made-up completions and a check of gradients, for an algorithm's own tests.
+/// Synthetic completions and a check of gradients, for an algorithm's own tests.
 pub mod testing {
     use super::{Examples, LabelledGradient, MismatchedLogps, Scale};
     use crate::policy::testing::TestNoise;
@@ -273,8 +272,8 @@ pub mod testing {
         Examples { step: 0, labels, desirable, undesirable, offsets, logp, ref_logp, mean_logits, mismatched, scale }
     }
 
-    /// Compares a gradient with an independent implementation of the loss, as a function of all tokens' log-probabilities: its
-    /// value and, by central differences, each derivative, to 1e-5 relative.
+    /// Compares a gradient with an independent implementation of the loss, a function of all tokens' log-probabilities: its value and, by
+    /// central differences, each derivative, to 1e-5 relative.
     ///
     /// # Panics
     /// If they differ.
@@ -350,7 +349,7 @@ mod tests {
         assert!(absent.log_ratios().is_err() && absent.mismatched_log_ratio().is_err());
     }
 
-    /// Adds log-probabilities up.
+    /// A loss that sums up log-probabilities.
     struct LogpSum;
 
     impl Labelled for LogpSum {

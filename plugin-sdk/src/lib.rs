@@ -11,12 +11,12 @@
 //! }
 //! ```
 //!
-//! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`. Over pairs of completions it is
-//! [`preference::Preference`] and `preference_plugin!(MyType);`, over labelled completions [`labelled::Labelled`] and
-//! `labelled_plugin!(MyType);`, and for a reward model [`reward_model::RewardModel`] and `reward_model_plugin!(MyType);`. All of
-//! them are layers over [`algorithm::Algorithm`] and `algorithm_plugin!(MyType);`, for losses of any other columns.
-//! What models act in (a game, tools) implements [`environment::Environment`] and ends with `environment_plugin!(MyType);`.
-//! Build any of them with `cargo build --release --target wasm32-wasip2` as a `cdylib`.
+//! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`. Algorithms over pairs of completions implement
+//! [`preference::Preference`] (`preference_plugin!(MyType);`), those over labelled completions [`labelled::Labelled`]
+//! (`labelled_plugin!(MyType);`), and losses of a reward model [`reward_model::RewardModel`] (`reward_model_plugin!(MyType);`). All of them
+//! are layers over [`algorithm::Algorithm`] (`algorithm_plugin!(MyType);`), which supports losses of any other columns. An environment (a
+//! game, tools) implements [`environment::Environment`] and ends with `environment_plugin!(MyType);`. Build any of them with
+//! `cargo build --release --target wasm32-wasip2` as a `cdylib`.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
@@ -67,7 +67,7 @@ pub fn warn(message: &str) {
     eprintln!("warning: {message}");
 }
 
-/// What a reward usually needs in scope.
+/// Items that a reward usually needs in scope.
 pub mod prelude {
     pub use crate::config::Config;
     pub use crate::reward::Sample;
@@ -80,7 +80,7 @@ pub mod prelude {
 #[doc(hidden)]
 pub use {schemars, serde, serde_json};
 
-/// Exports interfaces of the contract that a type implements, and embeds the section of each.
+/// Exports the contract's interfaces that a type implements, and embeds the component-type section of each.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_interfaces {

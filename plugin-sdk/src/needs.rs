@@ -1,4 +1,4 @@
-//! The inputs that a plugin reads, of which the host sends no others.
+//! The inputs that a plugin reads. The host sends no others.
 
 use crate::columns;
 use std::fmt::{Debug, Formatter};
@@ -16,7 +16,7 @@ use std::ops::{BitOr, BitOrAssign};
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Those of [`KNOWN`], by place.
+    /// Bit set of the names in [`KNOWN`], by index.
     known: u32,
     /// All others, sorted.
     others: Vec<String>,
@@ -87,13 +87,13 @@ known! {
 }
 
 impl Needs {
-    /// Returns a need for nothing.
+    /// Returns an empty set.
     #[must_use]
     pub const fn empty() -> Self {
         Self { known: 0, others: Vec::new() }
     }
 
-    /// Returns the need for a column of this name.
+    /// Returns a set of one column with this name.
     #[must_use]
     pub fn column(name: &str) -> Self {
         match KNOWN.iter().position(|known| *known == name) {
@@ -118,7 +118,7 @@ impl Needs {
         known.map(|(_, name)| (*name).to_owned()).chain(self.others.iter().cloned()).collect()
     }
 
-    /// Returns the need for one of [`KNOWN`], which a constant must be.
+    /// Returns the set of one name, which must be in [`KNOWN`].
     const fn known(name: &str) -> Self {
         let mut place = 0;
         while !equal(KNOWN[place], name) {

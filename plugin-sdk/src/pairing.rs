@@ -1,5 +1,4 @@
-//! Choosing pairs from rollouts. Together with [`Preference`], this is an online algorithm over
-//! pairs.
+//! Choice of pairs from rollouts. Together with [`Preference`], this makes an online algorithm over pairs.
 
 use crate::Error;
 use crate::algorithm::{Algorithm, Data, Gradient, Source, WeightedReward};
@@ -52,7 +51,7 @@ pub trait Pairing {
     fn choose(&mut self, rollouts: &Rollouts) -> Result<Choice, Error>;
 }
 
-/// An online preference algorithm as one over columns.
+/// Adapts an online preference algorithm to [`Algorithm`].
 #[doc(hidden)]
 pub struct OnlinePreferenceAlgorithm<P>(P);
 
@@ -84,8 +83,7 @@ impl<P: Preference + Pairing> Algorithm for OnlinePreferenceAlgorithm<P> {
     }
 }
 
-/// Exports a type that implements [`Preference`] and
-/// [`Pairing`](crate::pairing::Pairing). Name and version are the crate's.
+/// Exports a type that implements [`Preference`] and [`Pairing`](crate::pairing::Pairing). Name and version are the crate's.
 #[macro_export]
 macro_rules! online_preference_plugin {
     ($algorithm:ty) => {

@@ -23,24 +23,24 @@ pub trait Policy: Sized + Send + 'static {
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
     /// The algorithm's own defaults for keys of the run.
     const DEFAULTS: Defaults = Defaults::NONE;
-    /// Metrics that the host logs because of others, in rows that have all of what they follow from.
+    /// Metrics that the host derives from others, in log rows that have all of their inputs.
     const DERIVED_METRICS: &'static [DerivedMetric] = &[];
-    /// Where completions come from. A dataset's have advantages of 1.
+    /// Source of the completions. A dataset's completions have advantages of 1.
     const SOURCE: Source = Source::Either;
 
-    /// Returns the columns that it needs under these settings, besides `logp` and `old_logp`, the advantages, and whether completions
-    /// finished. With [`Needs::RETURN`], what [`Self::estimate`] returns for a critic comes to the loss.
+    /// Returns the columns that the algorithm needs under these settings, besides `logp` and `old_logp`, the advantages, and whether
+    /// completions finished. With [`Needs::RETURN`], the loss receives the returns that [`Self::estimate`] computes for a critic.
     fn needs(config: &Self::Config) -> Needs;
 
-    /// Returns whether `logp` of given tokens may be that of smoothed targets under these settings: with
-    /// `label_smoothing_factor`, the host counts each target as that much of all tokens of the vocabulary alike. So it may where
-    /// a loss is a sum of `logp` with fixed weights, its derivatives.
+    /// Returns whether label smoothing is valid under these settings. With `label_smoothing_factor`, the host replaces the `logp` of each
+    /// dataset token with that of a smoothed target, which spreads this share of the probability evenly over the vocabulary. This is valid
+    /// if the loss is a sum of `logp` with fixed weights, its derivatives.
     fn smoothed(_config: &Self::Config) -> bool {
         false
     }
 
-    /// Returns whether it compares the completions of a prompt with each other under these settings, so that training needs at least
-    /// two. An evaluation may have one, which then has nothing to be compared with.
+    /// Returns whether the algorithm compares the completions of a prompt with each other under these settings, so that training needs at
+    /// least two. An evaluation may generate one, which then has nothing to be compared with.
     fn compares(_config: &Self::Config) -> bool {
         false
     }
@@ -48,8 +48,8 @@ pub trait Policy: Sized + Send + 'static {
     /// Creates the algorithm from its settings.
     fn new(config: Self::Config) -> Result<Self, Error>;
 
-    /// Returns advantages for the complete generation batch of all ranks. With [`Needs::TURN_REWARD`], it has the rewards of turns;
-    /// runs without an environment then refuse the algorithm.
+    /// Returns advantages for the complete generation batch of all ranks. With [`Needs::TURN_REWARD`], the batch has the rewards of turns,
+    /// and runs without an environment refuse the algorithm.
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error>;
 
     /// Returns one micro-batch's part of the loss, and its derivatives.
@@ -59,13 +59,13 @@ pub trait Policy: Sized + Send + 'static {
 /// Advantages of a generation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Advantages {
-    /// Per token.
+    /// Advantages, per token.
     pub advantages: Vec<f32>,
-    /// Per token: what a critic learns.
+    /// Returns, the critic's targets, per token.
     pub returns: Option<Vec<f32>>,
-    /// Per token; replaces the mask where given (truncated or unscorable rows, say).
+    /// Mask per token that replaces the batch's, for example to exclude truncated or unscorable rows.
     pub mask: Option<Vec<u8>>,
-    /// To log.
+    /// Metrics to log.
     pub metrics: Vec<Metric>,
 }
 
@@ -78,23 +78,23 @@ pub struct Tokens {
     pub offsets: Vec<u32>,
     /// 1 for tokens that the policy chose and that count, else 0.
     pub mask: Vec<u8>,
-    /// What [`Policy::estimate`] returned; 1 for a dataset's completions.
+    /// Advantages from [`Policy::estimate`]; 1 for a dataset's completions.
     pub advantages: Vec<f32>,
     /// Current log-probabilities.
     pub logp: Vec<f32>,
-    /// Those of the policy that generated the completions; the current ones if the batch has no others.
+    /// Log-probabilities under the policy that generated the completions; the current ones if the batch has no others.
     pub old_logp: Vec<f32>,
-    /// Those of the reference model, with `Needs::REF_LOGP`.
+    /// Log-probabilities under the reference model, with `Needs::REF_LOGP`.
     pub ref_logp: Option<Vec<f32>>,
-    /// Those that the sampler computed, with `Needs::SAMPLING_LOGP`.
+    /// Log-probabilities that the sampler computed, with `Needs::SAMPLING_LOGP`.
     pub sampling_logp: Option<Vec<f32>>,
     /// Entropies of the policy's distributions, with `Needs::ENTROPY`.
     pub entropy: Option<Vec<f32>>,
     /// The critic's current values, with `Needs::VALUE`.
     pub values: Option<Vec<f32>>,
-    /// Its values at the generation, with `Needs::OLD_VALUE`.
+    /// The critic's values at the time of generation, with `Needs::OLD_VALUE`.
     pub old_values: Option<Vec<f32>>,
-    /// What [`Policy::estimate`] returned for the critic, with `Needs::RETURN`.
+    /// Returns from [`Policy::estimate`], the critic's targets, with `Needs::RETURN`.
     pub returns: Option<Vec<f32>>,
     /// Totals of the complete step, to divide by.
     pub scale: Scale,
@@ -103,15 +103,15 @@ pub struct Tokens {
 /// A micro-batch's part of the loss and its derivatives per token, which are 0 where the mask is 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyGradient {
-    /// This micro-batch's part of the step's loss.
+    /// The micro-batch's part of the step's loss.
     pub loss: f64,
-    /// Its derivatives by `logp`.
+    /// Derivatives of the loss with respect to `logp`.
     pub d_logp: Vec<f32>,
-    /// Its derivatives by `entropy`, if it depends on that.
+    /// Derivatives of the loss with respect to `entropy`, if it depends on that.
     pub d_entropy: Option<Vec<f32>>,
-    /// Its derivatives by `values`, if it depends on them.
+    /// Derivatives of the loss with respect to `values`, if it depends on them.
     pub d_values: Option<Vec<f32>>,
-    /// To log.
+    /// Metrics to log.
     pub metrics: Vec<Metric>,
 }
 
@@ -152,7 +152,7 @@ impl From<PolicyGradient> for algorithm::Gradient {
     }
 }
 
-/// A policy algorithm as one over columns.
+/// Adapts a [`Policy`] to [`Algorithm`].
 #[doc(hidden)]
 pub struct PolicyAlgorithm<P>(P);
 
@@ -296,7 +296,7 @@ mod tests {
     use crate::batch::testing::batch;
     use crate::config::NoConfig;
 
-    /// Keeps its inputs.
+    /// A policy that returns its inputs.
     struct EchoPolicy<const CRITIC: bool>;
 
     impl<const CRITIC: bool> Policy for EchoPolicy<CRITIC> {

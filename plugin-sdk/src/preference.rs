@@ -58,38 +58,38 @@ pub trait Preference: Sized + Send + 'static {
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
     /// The algorithm's own defaults for keys of the run, if it builds its pairs from new completions.
     const DEFAULTS: Defaults = Defaults::NONE;
-    /// Whether a dataset's pairs begin and end with the tokenizer's beginning-of-text and end-of-text tokens, also where a chat
-    /// template writes something else there.
+    /// Whether a dataset's pairs begin and end with the tokenizer's beginning-of-text and end-of-text tokens, even where a chat template
+    /// writes something else.
     const FRAMED: bool = false;
 
-    /// Returns the columns that it needs under these settings, besides `logp`.
+    /// Returns the columns that the algorithm needs under these settings, besides `logp`.
     fn needs(config: &Self::Config) -> Needs;
 
     /// Creates the algorithm from its settings.
     fn new(config: Self::Config) -> Result<Self, Error>;
 
-    /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `pairs.scale`: its `items` are the pairs of the
-    /// complete step, its `tokens` those of their chosen completions, its `prompt_tokens` those of [`PreferencePairs::prompts`].
+    /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `pairs.scale`: its `items` count the pairs of the
+    /// complete step, its `tokens` the tokens of their chosen completions, its `prompt_tokens` the tokens of [`PreferencePairs::prompts`].
     fn loss(&mut self, pairs: &PreferencePairs) -> Result<PreferenceGradient, Error>;
 }
 
-/// One completion of each pair, per token.
+/// The chosen or the rejected completion of each pair, per token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PairSide {
     /// The tokens of pair i are at `offsets[i]..offsets[i+1]`.
     pub offsets: Vec<u32>,
     /// Current log-probabilities.
     pub logp: Vec<f32>,
-    /// Those of the reference model, with `Needs::REF_LOGP`.
+    /// Log-probabilities under the reference model, with `Needs::REF_LOGP`.
     pub ref_logp: Option<Vec<f32>>,
     /// Means over the vocabulary of the raw logits, with `Needs::MEAN_LOGITS`.
     pub mean_logits: Option<Vec<f32>>,
-    /// Logarithms of the sums over the vocabulary of the squared probabilities, with `Needs::LOG_SUM_SQUARES`: how concentrated the
-    /// model's distribution was at each token. A token's log-probability minus this one is 0 on average.
+    /// Logarithms of the sums over the vocabulary of the squared probabilities, with `Needs::LOG_SUM_SQUARES`: how concentrated the model's
+    /// distribution was at each token. A token's log-probability minus this value is 0 on average.
     pub log_sum_squares: Option<Vec<f32>>,
 }
 
-/// The prompts of pairs, token by token. Nothing predicts a prompt's first token, which has no entry.
+/// The prompts of pairs, per token. A prompt's first token has no entry, because nothing predicts it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PairPrompts {
     /// The tokens of pair i's prompt are at `offsets[i]..offsets[i+1]`.
@@ -103,9 +103,9 @@ pub struct PairPrompts {
 pub struct PreferencePairs {
     /// The optimizer step.
     pub step: u64,
-    /// The better completions.
+    /// The chosen, better completions.
     pub chosen: PairSide,
-    /// The other ones.
+    /// The rejected completions.
     pub rejected: PairSide,
     /// The prompts, with `Needs::PROMPT_LOGP`.
     pub prompts: Option<PairPrompts>,
@@ -116,15 +116,15 @@ pub struct PreferencePairs {
 /// A micro-batch's part of the loss and its derivatives per token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PreferenceGradient {
-    /// This micro-batch's part of the step's loss.
+    /// The micro-batch's part of the step's loss.
     pub loss: f64,
-    /// Its derivatives by `chosen.logp`.
+    /// Derivatives of the loss with respect to `chosen.logp`.
     pub d_chosen: Vec<f32>,
-    /// Its derivatives by `rejected.logp`.
+    /// Derivatives of the loss with respect to `rejected.logp`.
     pub d_rejected: Vec<f32>,
-    /// Its derivatives by `prompts.logp`, if it depends on them.
+    /// Derivatives of the loss with respect to `prompts.logp`, if it depends on them.
     pub d_prompts: Option<Vec<f32>>,
-    /// To log.
+    /// Metrics to log.
     pub metrics: Vec<Metric>,
 }
 
@@ -188,7 +188,7 @@ impl SelectedSides {
         Ok(Self { chosen, rejected: SelectedTokens::new(batch, pairs.iter().map(|pair| pair.start + 1)) })
     }
 
-    /// Returns a gradient as derivatives by the columns of the batch.
+    /// Returns a gradient as derivatives with respect to the batch's columns.
     fn gradient(&self, batch: &Batch, gradient: PreferenceGradient) -> Result<algorithm::Gradient, Error> {
         let PreferenceGradient { loss, d_chosen, d_rejected, d_prompts, metrics } = gradient;
         let mut d_logp = batch.zeros(Unit::Token);
@@ -203,7 +203,7 @@ impl SelectedSides {
 /// Returns the sequences of each pair.
 ///
 /// # Errors
-/// If a group has not two.
+/// If a group doesn't have two sequences.
 pub(crate) fn groups_of_two(batch: &Batch) -> Result<Vec<Range<usize>>, Error> {
     let pairs: Vec<Range<usize>> = batch.grouped().collect();
     match pairs.iter().find(|pair| pair.len() != 2) {
@@ -213,7 +213,7 @@ pub(crate) fn groups_of_two(batch: &Batch) -> Result<Vec<Range<usize>>, Error> {
 }
 
 impl PreferencePairs {
-    /// Reads a micro-batch, of whose completions only the tokens that count.
+    /// Reads a micro-batch, keeping only the completions' tokens that count.
     ///
     /// # Errors
     /// If its groups are not pairs, or it has no log-probabilities.
@@ -238,21 +238,21 @@ impl PreferencePairs {
 pub struct PreferenceLossSum {
     /// The sum of all terms.
     pub loss: f64,
-    /// Its derivatives with respect to the chosen completions' log-probabilities.
+    /// Derivatives of the loss with respect to the chosen completions' log-probabilities.
     pub by_chosen: Vec<f64>,
-    /// Its derivatives with respect to the rejected completions' log-probabilities.
+    /// Derivatives of the loss with respect to the rejected completions' log-probabilities.
     pub by_rejected: Vec<f64>,
 }
 
 impl PreferenceLossSum {
-    /// Starts a sum of no terms.
+    /// Starts an empty sum.
     #[must_use]
     pub fn new(pairs: &PreferencePairs) -> Self {
         let zeros = vec![0.0; pairs.chosen.offsets.len().saturating_sub(1)];
         Self { loss: 0.0, by_chosen: zeros.clone(), by_rejected: zeros }
     }
 
-    /// Adds a term that depends on the log-probabilities of a chosen and of a rejected completion.
+    /// Adds a term that depends on the log-probabilities of a chosen and a rejected completion.
     pub fn add(&mut self, chosen: usize, rejected: usize, term: Dual<2>) {
         self.loss += term.value;
         self.by_chosen[chosen] += term.slopes[0];
@@ -267,9 +267,9 @@ impl PreferenceLossSum {
     }
 }
 
-/// Returns the metrics that every preference algorithm reports, under TRL's names: `rewards/*` of the chosen and rejected
-/// completions if there are rewards, `logps/*`, and `logits/*` if the host sends mean logits. Completions' metrics are averaged
-/// over pairs, logits over tokens.
+/// Returns the metrics that every preference algorithm reports, under TRL's names: `rewards/*` of the chosen and rejected completions if
+/// rewards are given, `logps/*`, and `logits/*` if the host sends mean logits. Completions' metrics are averaged over pairs, logits over
+/// tokens.
 #[must_use]
 pub fn pair_metrics(pairs: &PreferencePairs, rewards: Option<[&[f64]; 2]>, logps: [&[f64]; 2]) -> Vec<Metric> {
     let mut figures = Vec::new();
@@ -299,7 +299,7 @@ pub(crate) fn loss<P: Preference>(algorithm: &mut P, batch: &Batch) -> Result<al
     sides.gradient(batch, gradient)
 }
 
-/// A preference algorithm as one over columns, which learns from a dataset's pairs.
+/// Adapts a [`Preference`] that learns from a dataset's pairs to [`Algorithm`].
 #[doc(hidden)]
 pub struct PreferenceAlgorithm<P>(P);
 
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(given, wanted);
     }
 
-    /// Returns a batch of the same pairs, chosen and rejected completions alternating, with a masked token more.
+    /// Returns a batch of the same pairs, chosen and rejected completions alternating, with one additional, masked token.
     fn batch() -> Batch {
         let mut batch = crate::batch::testing::batch(&[&[2, 1], &[2, 3]]);
         batch.prompt_tokens = vec![0, 2, 5];

@@ -1,11 +1,11 @@
-//! Rewards: compute a score, or none, for each completion.
+//! Rewards: compute a score, or `None`, for each completion.
 
 pub use crate::Needs;
 use crate::bindings::contract::reward::{Batch, Scores};
 use crate::{Error, Metric};
 use serde::de::DeserializeOwned;
 
-/// One completion with everything known about it.
+/// One completion with its prompt and dataset row.
 #[derive(Clone, Copy)]
 pub struct Sample<'a> {
     batch: &'a Batch,
@@ -16,7 +16,7 @@ pub struct Sample<'a> {
     pub completion: &'a str,
     /// Tokens of the completion, including its end token.
     pub token_ids: &'a [u32],
-    /// Whether it ended on its own rather than at the length limit.
+    /// Whether the completion ended by itself rather than at the length limit.
     pub finished: bool,
 }
 
@@ -37,14 +37,14 @@ impl<'a> Sample<'a> {
         }
     }
 
-    /// Returns the prompt's value in a dataset column as JSON text; `null` if its row has none.
+    /// Returns the prompt's value in a dataset column as JSON text; `null` if its row has no value.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<&'a str> {
         let prompt = *self.batch.prompt_of.get(self.row)? as usize;
         self.batch.columns.iter().find(|c| c.name == name)?.values.get(prompt).map(String::as_str)
     }
 
-    /// Returns the prompt's value in a dataset column as a `T`, or `None` if its row has none.
+    /// Returns the prompt's value in a dataset column as a `T`, or `None` if its row has no value.
     ///
     /// # Errors
     /// If the value is not a `T`, or no row of the dataset has such a column.
@@ -79,16 +79,16 @@ impl<'a> Sample<'a> {
         self.batch.step
     }
 
-    /// Returns a seed that differs by step, plugin and row. Use no other randomness.
+    /// Returns a seed that differs by step, plugin and row. It is the only randomness that a reward may use.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.batch.seed.wrapping_add((self.row as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 }
 
-/// The result of a reward closure: a score, a score or none, or either with an error.
+/// The result of a reward closure: a score, an optional score, or either with an error.
 pub trait IntoScore {
-    /// Converts it to the contract's form.
+    /// Converts the result to the contract's form.
     fn into_score(self) -> Result<Option<f32>, Error>;
 }
 
@@ -117,7 +117,7 @@ pub fn score_rows<T: IntoScore>(batch: &Batch, mut score: impl FnMut(&Sample<'_>
     Ok(Scores { rewards, metrics: Vec::<Metric>::new() })
 }
 
-/// Lists all columns that a reward can ask for.
+/// Returns all columns that a reward can need.
 #[doc(hidden)]
 #[must_use]
 pub fn all_columns() -> Needs {
@@ -149,7 +149,7 @@ pub fn all_columns() -> Needs {
 /// }
 /// ```
 ///
-/// A function named by `prepared` computes something from the configuration once, and makes checks that its types can't express.
+/// A function named by `prepared` computes something from the configuration once, and checks what the configuration's types can't express.
 /// It runs when the plugin is configured, before training starts. The closure receives its result instead of the configuration:
 ///
 /// ```
@@ -239,7 +239,7 @@ pub mod testing {
     use super::{Batch, Sample};
     use crate::bindings::contract::reward::Column;
 
-    /// A completion made up for a test.
+    /// A synthetic completion.
     #[derive(Clone, Debug, Default)]
     pub struct Case {
         /// Text of the prompt.
@@ -248,9 +248,9 @@ pub mod testing {
         pub completion: String,
         /// Tokens of the completion.
         pub token_ids: Vec<u32>,
-        /// Whether it ended on its own.
+        /// Whether the completion ended by itself.
         pub finished: bool,
-        /// Dataset columns: name and JSON value.
+        /// Dataset columns, each a name and a JSON value.
         pub columns: Vec<(String, String)>,
     }
 

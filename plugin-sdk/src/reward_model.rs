@@ -1,5 +1,4 @@
-//! Losses of reward models, which give each completion one value. They learn from pairs of completions, of which one is
-//! preferred.
+//! Losses of reward models, which assign each completion one value. They learn from pairs of a preferred and a rejected completion.
 
 pub use crate::algorithm::Scale;
 use crate::algorithm::{Algorithm, Data, Source};
@@ -52,7 +51,7 @@ pub trait RewardModel: Sized + Send + 'static {
     /// Creates the loss from its settings.
     fn new(config: Self::Config) -> Result<Self, Error>;
 
-    /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `pairs.scale`: its `items` are the pairs of the
+    /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `pairs.scale`: its `items` count the pairs of the
     /// complete step.
     fn loss(&mut self, pairs: &RewardModelPairs) -> Result<RewardModelGradient, Error>;
 }
@@ -66,7 +65,7 @@ pub struct RewardModelPairs {
     pub chosen: Vec<f32>,
     /// The model's values of the rejected completions, one per pair.
     pub rejected: Vec<f32>,
-    /// By how much the chosen completion is better, if the dataset says so of all pairs.
+    /// Margins by which the chosen completions are better, if the dataset has them for all pairs.
     pub margin: Option<Vec<f32>>,
     /// Totals of the complete step, to divide by.
     pub scale: Scale,
@@ -75,18 +74,18 @@ pub struct RewardModelPairs {
 /// A micro-batch's part of the loss and its derivatives, one per pair.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RewardModelGradient {
-    /// This micro-batch's part of the step's loss.
+    /// The micro-batch's part of the step's loss.
     pub loss: f64,
-    /// Its derivatives by `chosen`.
+    /// Derivatives of the loss with respect to `chosen`.
     pub d_chosen: Vec<f32>,
-    /// Its derivatives by `rejected`.
+    /// Derivatives of the loss with respect to `rejected`.
     pub d_rejected: Vec<f32>,
-    /// To log.
+    /// Metrics to log.
     pub metrics: Vec<Metric>,
 }
 
 impl RewardModelPairs {
-    /// Returns the values of each pair, chosen and rejected, as the variables of its term of a loss.
+    /// Returns the values of each pair, chosen and rejected, as variables of its loss term.
     pub fn values(&self) -> impl Iterator<Item = (Dual<2>, Dual<2>)> {
         self.chosen.iter().zip(&self.rejected).map(|(&chosen, &rejected)| {
             let [chosen, rejected] = Dual::variables([f64::from(chosen), f64::from(rejected)]);
@@ -121,7 +120,7 @@ pub struct RewardModelLossSum {
 }
 
 impl RewardModelLossSum {
-    /// Adds the term of the next pair, a function of the two variables that [`RewardModelPairs::values`] gives.
+    /// Adds the term of the next pair, a function of the two variables from [`RewardModelPairs::values`].
     pub fn add(&mut self, term: Dual<2>) {
         self.loss += term.value;
         self.d_chosen.push(term.slopes[0] as f32);
@@ -135,7 +134,7 @@ impl RewardModelLossSum {
     }
 }
 
-/// Returns a gradient of this many pairs as derivatives by the column of values.
+/// Returns the gradient of this many pairs as derivatives with respect to the column of values.
 fn by_sequence(gradient: RewardModelGradient, pairs: usize) -> Result<algorithm::Gradient, Error> {
     let RewardModelGradient { loss, d_chosen, d_rejected, metrics } = gradient;
     if d_chosen.len() != pairs || d_rejected.len() != pairs {
@@ -148,7 +147,7 @@ fn by_sequence(gradient: RewardModelGradient, pairs: usize) -> Result<algorithm:
         .with_metrics(metrics))
 }
 
-/// A loss of a reward model as an algorithm over columns.
+/// Adapts a [`RewardModel`] to [`Algorithm`].
 #[doc(hidden)]
 pub struct RewardModelAlgorithm<R>(R);
 
@@ -210,7 +209,7 @@ mod tests {
             .with_column(Column::new("margin", Unit::Group, vec![0.0, 1.0]));
         batch.scale = pairs().scale;
         assert_eq!(RewardModelPairs::from_batch(&batch).unwrap(), pairs());
-        // A margin that only some pairs have is none.
+        // A margin that only some pairs have is dropped.
         batch.columns[1].missing = vec![0];
         assert_eq!(RewardModelPairs::from_batch(&batch).unwrap(), RewardModelPairs { margin: None, ..pairs() });
         let gradient =

@@ -1,40 +1,40 @@
-//! A generation's completions with their rewards, as advantage estimators and pairings see them.
+//! A generation's completions with their rewards, the input of advantage estimators and pairings.
 
 use crate::batch::{Batch, Unit, WeightedReward};
 use crate::turns::Turns;
 use crate::{Error, columns};
 
-/// The scores that one reward gave.
+/// The scores of one reward.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RewardColumn {
-    /// Its name.
+    /// Name of the reward.
     pub name: String,
-    /// Its weight in a row's score.
+    /// Weight of the reward in a row's score.
     pub weight: f32,
-    /// One entry per row; none is unscorable.
+    /// One score per row; `None` if the row is unscorable.
     pub values: Vec<Option<f32>>,
 }
 
-/// A generation: that of all ranks. Rows are completions.
+/// The complete generation of all ranks. Rows are completions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rollouts {
-    /// The optimizer step that it was generated for.
+    /// The optimizer step that the rollouts were generated for.
     pub step: u64,
-    /// Its rewards, in the run's order.
+    /// The generation's rewards, in the run's order.
     pub rewards: Vec<RewardColumn>,
-    /// One entry per row: its prompt.
+    /// Per row: index of its prompt.
     pub prompt_of: Vec<u32>,
-    /// One entry per row: whether it ended by itself rather than at a limit.
+    /// Per row: whether the completion ended by itself rather than at a length limit.
     pub finished: Vec<bool>,
     /// The tokens of row i are at `offsets[i]..offsets[i+1]`.
     pub offsets: Vec<u32>,
-    /// Per token: 1 for those that the policy chose and that count, else 0.
+    /// Per token: 1 if the policy chose it and it counts, else 0.
     pub mask: Vec<u8>,
-    /// Per token: log-probabilities of the policy that generated them.
+    /// Per token: log-probabilities under the policy that generated them.
     pub logp: Vec<f32>,
-    /// Per token: log-probabilities of the reference model, with `Needs::REF_LOGP`.
+    /// Per token: log-probabilities under the reference model, with `Needs::REF_LOGP`.
     pub ref_logp: Option<Vec<f32>>,
-    /// Per token: log-probabilities of the teacher, with `Needs::TEACHER_LOGP`.
+    /// Per token: log-probabilities under the teacher, with `Needs::TEACHER_LOGP`.
     pub teacher_logp: Option<Vec<f32>>,
     /// Per token: log-probabilities that the sampler computed, with `Needs::SAMPLING_LOGP`.
     pub sampling_logp: Option<Vec<f32>>,
@@ -48,7 +48,7 @@ impl Rollouts {
     /// Reads a generation.
     ///
     /// # Errors
-    /// If a column is missing that `needs` asks for.
+    /// If a column is missing that `needs` lists.
     pub fn from_batch(generation: &Batch, rewards: &[WeightedReward]) -> Result<Self, Error> {
         let rewards = rewards.iter().map(|reward| reward_column(generation, reward)).collect::<Result<Vec<_>, _>>()?;
         let of_tokens = |name: &str| Ok::<_, Error>(generation.optional(name, Unit::Token)?.map(<[f32]>::to_vec));

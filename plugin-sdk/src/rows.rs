@@ -1,5 +1,5 @@
-//! Rows of a batch, for algorithms: which tokens count, sums and means over them, and how a derivative with respect to a row's
-//! sum becomes derivatives of its tokens.
+//! Rows of a batch, for algorithms: which tokens count, sums and means over them, and the expansion of a derivative with respect to a row's
+//! sum to its tokens.
 //!
 //! ```
 //! use rlhost_plugin_sdk::rows::{counted, masked_mean, rows, spread};
@@ -33,14 +33,13 @@ pub fn masked_sum(mask: &[u8], row: Range<usize>, value: impl FnMut(usize) -> f6
     counted(mask, row).map(value).sum()
 }
 
-/// Returns the mean of `value` over the tokens of a row that count, 0 if there are none.
+/// Returns the mean of `value` over the tokens of a row that count; 0 if there are none.
 pub fn masked_mean(mask: &[u8], row: Range<usize>, value: impl FnMut(usize) -> f64) -> f64 {
     let n = counted(mask, row.clone()).count().max(1) as f64;
     masked_sum(mask, row, value) / n
 }
 
-/// Adds a derivative with respect to a row's sum to the derivatives of the tokens that count. For a mean, divide by their number
-/// first.
+/// Adds a derivative with respect to a row's sum to the derivatives of its tokens that count. For a mean, divide by their number first.
 pub fn spread(derivative: f64, mask: &[u8], row: Range<usize>, derivatives: &mut [f32]) {
     for i in counted(mask, row) {
         derivatives[i] = (f64::from(derivatives[i]) + derivative) as f32;

@@ -1,11 +1,10 @@
-//! Rewards of a generation, for algorithms: one score per row, statistics that handle unscorable rows, and the metrics that every
-//! algorithm logs about them.
+//! Rewards of a generation, for algorithms: one score per row, statistics that skip unscorable rows, and the metrics that every algorithm
+//! logs about scores.
 
 use crate::Metric;
 use crate::rollouts::Rollouts;
 
-/// Returns the weighted sum of each row's rewards. A row without rewards is unscorable: it has no advantage and is in no
-/// baseline.
+/// Returns the weighted sum of each row's rewards. A row without rewards is unscorable: it has no advantage and is part of no baseline.
 #[must_use]
 pub fn scores(rollouts: &Rollouts) -> Vec<Option<f64>> {
     (0..rollouts.prompt_of.len())
@@ -27,14 +26,14 @@ pub fn rows_by_prompt(prompt_of: &[u32]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Returns the existing values of each prompt's rows.
+/// Returns the scores of each prompt's rows, without missing ones.
 #[must_use]
 pub fn by_prompt(prompt_of: &[u32], values: &[Option<f64>]) -> Vec<Vec<f64>> {
     let of = |rows: Vec<usize>| rows.into_iter().filter_map(|row| values.get(row).copied().flatten()).collect();
     rows_by_prompt(prompt_of).into_iter().map(of).collect()
 }
 
-/// Returns mean and standard deviation (n - 1). The deviation of a single value is 0; without values there is neither.
+/// Returns mean and standard deviation (n - 1). The deviation of a single value is 0; `None` if there are no values.
 #[must_use]
 pub fn mean_and_std(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
     let values: Vec<f64> = values.into_iter().collect();
@@ -70,7 +69,7 @@ mod tests {
     use super::*;
     use crate::rollouts::RewardColumn;
 
-    /// Makes three rows of these prompts, with two rewards.
+    /// Creates three rows of these prompts, with two rewards.
     fn rollouts(prompt_of: [u32; 3], rewards: [(f32, [Option<f32>; 3]); 2]) -> Rollouts {
         let column =
             |(weight, values): (f32, [Option<f32>; 3])| RewardColumn { name: "r".into(), weight, values: values.to_vec() };

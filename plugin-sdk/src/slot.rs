@@ -1,4 +1,4 @@
-//! Holds an exported plugin between calls.
+//! Storage of an exported plugin between calls.
 
 use crate::Error;
 use std::sync::Mutex;

@@ -6,9 +6,9 @@ use crate::reward::{IntoScore, Sample};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The result of a stateful reward for a batch: scores, scores or none, or either with an error.
+/// The result of a stateful reward for a batch: scores, optional scores, or either with an error.
 pub trait IntoScores {
-    /// Converts it to the contract's form.
+    /// Converts the result to the contract's form.
     fn into_scores(self) -> Result<Vec<Option<f32>>, Error>;
 }
 
@@ -58,8 +58,8 @@ pub fn restored<S: PersistentState>(snapshot: &[u8]) -> Result<S, Error> {
     serde_json::from_slice(snapshot).map_err(|e| Error::Input(e.to_string()))
 }
 
-/// Exports a reward with a state: a closure over the configuration, the mutable state and the samples of a batch. The name,
-/// version and description are the crate's.
+/// Exports a reward with a state: a closure over the configuration, the mutable state and the samples of a batch. Name, version and
+/// description are the crate's.
 ///
 /// ```
 /// use rlhost_plugin_sdk::prelude::*;

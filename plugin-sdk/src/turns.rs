@@ -1,4 +1,4 @@
-//! Turns of episodes, for algorithms that give each turn its own advantage: which tokens they have, and what each earned.
+//! Turns of episodes, for algorithms that give each turn its own advantage: their tokens, and their rewards.
 
 use crate::Error;
 use crate::batch::{Batch, Unit};
@@ -9,28 +9,28 @@ use std::ops::Range;
 /// The turns of a generation's episodes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Turns {
-    /// Those of row i are at `offsets[i]..offsets[i+1]`.
+    /// The turns of row i are at `offsets[i]..offsets[i+1]`.
     pub offsets: Vec<u32>,
-    /// The end of each turn among the tokens of all rows. What lies between a turn and the next is a reply, whose mask is 0.
+    /// End of each turn, as an index into the tokens of all rows. Between two turns is a reply, whose mask is 0.
     pub ends: Vec<u32>,
-    /// What the environment gave each turn, without the weight; none for all turns of a row that can't be scored.
+    /// The environment's reward of each turn, unweighted; `None` for all turns of a row that can't be scored.
     pub rewards: Vec<Option<f32>>,
-    /// One entry per row: its environment's place in the generation's rewards, whose scores are the sums of the turns' rewards; none
-    /// if it gave none of the row's turns a reward.
+    /// Per row: index of its environment in the generation's rewards, whose scores are the sums of the turns' rewards; `None` if the
+    /// environment gave none of the row's turns a reward.
     pub columns: Vec<Option<u32>>,
 }
 
 /// A turn of an episode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScoredTurn {
-    /// Its tokens, and before them those of the reply that it answers, whose mask is 0.
+    /// The turn's tokens, preceded by the tokens of the reply that it answers, whose mask is 0.
     pub tokens: Range<usize>,
-    /// Its reward, weighted. The last turn's includes what others said of the whole episode.
+    /// The turn's weighted reward. That of the last turn includes the other rewards' scores of the whole episode.
     pub score: f64,
 }
 
 impl Turns {
-    /// Returns the turns of a generation with these rewards, none if it has no rewards of turns.
+    /// Returns the turns of a generation with these rewards; `None` if the generation has no rewards of turns.
     ///
     /// # Errors
     /// If two environments reward the same row, or one is not among the rewards.
@@ -63,15 +63,15 @@ impl Turns {
         self.offsets[row] as usize..self.offsets[row + 1] as usize
     }
 
-    /// Returns the turns of each row with their scores, which add up to the row's [score](crate::scores::scores); none for a row
-    /// that can't be scored.
+    /// Returns the turns of each row with their scores, which add up to the row's [score](crate::scores::scores); `None` for a row that
+    /// can't be scored.
     #[must_use]
     pub fn scored(&self, rollouts: &Rollouts) -> Vec<Option<Vec<ScoredTurn>>> {
         (0..rollouts.prompt_of.len()).map(|row| self.scored_row(rollouts, row)).collect()
     }
 
-    /// Returns a column with the score of each turn at its last token that counts, and zeros elsewhere, for algorithms with rewards
-    /// of tokens.
+    /// Returns a column with the score of each turn at its last token that counts, and zeros at all other tokens, for algorithms with
+    /// per-token rewards.
     #[must_use]
     pub fn at_last_tokens(&self, rollouts: &Rollouts) -> Vec<f64> {
         let mut rewards = vec![0.0; rollouts.mask.len()];
@@ -105,7 +105,7 @@ impl Turns {
     }
 }
 
-/// Returns the return of each turn: its score plus, discounted by `gamma` a turn, those of the turns after it.
+/// Returns the return of each turn: its score plus the scores of later turns, discounted by `gamma` per turn.
 #[must_use]
 pub fn returns(turns: &[ScoredTurn], gamma: f64) -> Vec<f64> {
     let mut to_come = 0.0;

@@ -1,5 +1,5 @@
-//! Generates the SDK's bindings from the contract, for the test that compares them with those that are kept. A build script does it, since
-//! what the generator needs is then compiled as for macros, and not once more for the tests.
+//! Generates the SDK's bindings from the contract, for the test that compares them with the checked-in ones. This runs in a build script,
+//! so that the generator's dependencies are compiled once, shared with macros, and not again for the tests.
 
 use std::error::Error;
 use std::path::Path;
@@ -7,7 +7,7 @@ use wit_bindgen_core::wit_parser::Resolve;
 use wit_bindgen_core::{Files, WorldGenerator};
 use wit_bindgen_rust::Opts;
 
-/// A world of every interface, of which bindings are made once.
+/// A world of all interfaces, from which the bindings are generated in one run.
 const EVERYTHING: &str = "
     package rlhost:sdk;
     world everything {

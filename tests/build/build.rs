@@ -1,4 +1,4 @@
-//! Compiles the tests' own plugins to WebAssembly, and generates what the tests compare with what is kept.
+//! Compiles the tests' own plugins to WebAssembly, and generates files that the tests compare with checked-in ones.
 
 mod bindings;
 #[path = "../../host/plugin/build/wasm.rs"]
@@ -14,8 +14,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed={path}");
     }
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("..");
-    // In the host's folder and with its plugins, which are compiled already: cargo unites the features of all packages that it is given, so
-    // that dependencies with fewer features would be compiled anew.
+    // Runs in the host's folder together with its plugins, which are compiled already: cargo unifies the features of all packages of a
+    // build, so with fewer packages, dependencies would be compiled again with fewer features.
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     let target_dir = out.ancestors().nth(3).ok_or("OUT_DIR is not in a target directory")?.join("plugins");
     let packages = [wasm::first_party(&root)?, PLUGINS.map(String::from).to_vec()].concat();

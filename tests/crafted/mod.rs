@@ -1,11 +1,11 @@
-//! Plugins made by hand, to do what no compiler would.
+//! Handcrafted plugins that no compiler would produce.
 
-/// The body of a score that gives no row one.
+/// The body of a `score` function that scores no row.
 pub const NO_SCORES: &str =
     "(i32.store (i32.const 260) (i32.const 32768)) (i32.store (i32.const 264) (local.get 7)) (i32.const 256)";
 
-/// A reward as a core module in text, with `fields` more in it and `score` as the body of its
-/// function. What it describes has no settings and lies at address 0, its schema at 65536.
+/// Returns a reward as a core module in text format, with additional `fields`, and with `score` as the body of its function. Its
+/// description, without settings, is at address 0, its schema at 65536.
 ///
 /// # Panics
 /// If the text is not WebAssembly.
@@ -14,7 +14,7 @@ pub fn core_reward(fields: &str, score: &str) -> Vec<u8> {
     core_reward_with(fields, score, "{}")
 }
 
-/// The module of [`core_reward`] with a schema.
+/// Returns the module of [`core_reward`] with a schema.
 ///
 /// # Panics
 /// If the text is not WebAssembly.
@@ -40,7 +40,7 @@ pub fn core_reward_with(fields: &str, score: &str, schema: &str) -> Vec<u8> {
     wat::parse_str(text).unwrap()
 }
 
-/// A few kilobytes of components each of which instantiates the one before ten times.
+/// Returns a few kilobytes of components, each of which instantiates the one before ten times.
 ///
 /// # Panics
 /// Never.
@@ -54,10 +54,10 @@ pub fn multiplied() -> Vec<u8> {
     wat::parse_str(format!("(component (component) {levels} (instance (instantiate 12)))")).expect("it is WebAssembly")
 }
 
-/// A component with a type in a type in a type, a hundred thousand deep.
+/// Returns a component with types nested a hundred thousand deep.
 #[must_use]
 pub fn deep() -> Vec<u8> {
-    // Each is an instance type of one declaration, which is a type; the innermost has none.
+    // Each level is an instance type with one declaration, which is a type; the innermost has none.
     let mut ty = [0x42, 1, 1].repeat(100_000);
     ty.extend([0x42, 0]);
     let mut section = vec![1];
@@ -65,7 +65,7 @@ pub fn deep() -> Vec<u8> {
     [b"\0asm\x0d\0\x01\0".to_vec(), vec![7], leb128(section.len()), section].concat()
 }
 
-/// A component of `components` instances of one that has `instances` instances of a core module with these fields.
+/// Returns a component with `components` instances of another, which has `instances` instances of a core module with these fields.
 ///
 /// # Panics
 /// If the fields are not WebAssembly.
@@ -76,7 +76,7 @@ pub fn instantiated(fields: &str, instances: usize, components: usize) -> Vec<u8
     wat::parse_str(format!("(component (component $c {inner}) {outer})")).unwrap()
 }
 
-/// Fields of a core module whose start function refers to this many functions, for each of which an instance then keeps a reference.
+/// Returns fields of a core module whose start function refers to this many functions. An instance keeps a reference to each.
 #[must_use]
 pub fn references(functions: usize) -> String {
     let names: String = (0..functions).map(|i| format!(" {i}")).collect();
@@ -84,13 +84,13 @@ pub fn references(functions: usize) -> String {
     format!("{}(elem declare func{names}) (func $start {refer}) (start $start)", "(func)".repeat(functions))
 }
 
-/// A few kilobytes of instances that take gigabytes: nested components with many instances of a module that refers to its functions.
+/// Returns a few kilobytes whose instances take gigabytes: nested components with many instances of a module that refers to its functions.
 #[must_use]
 pub fn bomb() -> Vec<u8> {
     instantiated(&references(20_000), 990, 9)
 }
 
-/// The body of a score that does something first, and then gives each row the number that `value` leaves.
+/// Returns the body of a `score` function that runs `first`, and then scores each row with the number that `value` leaves on the stack.
 #[must_use]
 pub fn score_of(first: &str, value: &str) -> String {
     format!(
@@ -117,7 +117,7 @@ fn leb128(mut number: usize) -> Vec<u8> {
     bytes
 }
 
-/// A reward that takes minutes to compile: some hundred functions of ten thousand blocks each.
+/// Returns a reward that takes minutes to compile: some hundred functions of ten thousand blocks each.
 #[must_use]
 pub fn long() -> Vec<u8> {
     let block = "(if (local.get 0) (then (local.set 0 (i32.mul (local.get 0) (local.get 1)))))";

@@ -1,4 +1,4 @@
-//! What scores completions besides plugins: a judge over HTTP, with what its runs have in common, and a process reward model.
+//! Judges: a language model over HTTP, with helpers for its runs, and a process reward model.
 
 use crate::{TestFolder, tiny};
 use serde_json::{Value, json};
@@ -9,27 +9,27 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Steps of a run with a judge.
+/// Number of steps of a run with a judge.
 pub const STEPS: u64 = 6;
 
-/// The key of the judge, which may be in no file.
+/// The judge's key, which must not appear in any file.
 pub const KEY: &str = "sk-judge-0123456789";
 
-/// What a request's body is called among its headers.
+/// Pseudo-header under which a request's body is stored.
 pub const BODY: &str = "(body)";
 
-/// A judge on a port of its own.
+/// A judge on its own port.
 pub struct JudgeServer {
-    /// The port.
+    /// Port of the judge.
     pub port: u16,
     count: Arc<AtomicUsize>,
 }
 
 impl JudgeServer {
-    /// One that behaves as it is told; `behave` gets the number of requests before, and the headers.
+    /// Starts a judge that answers with `behave`, which gets the number of earlier requests, and the headers.
     ///
     /// # Panics
-    /// If it has no port.
+    /// If it can't bind a port.
     pub fn new(behave: impl Fn(usize, &BTreeMap<String, String>, &mut TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let port = listener.local_addr().expect("it has an address").port();
@@ -47,13 +47,13 @@ impl JudgeServer {
         Self { port, count }
     }
 
-    /// One that somebody else serves, if anybody.
+    /// Creates a judge on a port that another process may serve.
     #[must_use]
     pub fn at(port: u16) -> Self {
         Self { port, count: Arc::default() }
     }
 
-    /// One whose score of a text is another each time, and that repeats the key that it is sent.
+    /// Starts a judge that scores the same text differently each time, and that repeats the key that it receives.
     #[must_use]
     pub fn moody() -> Self {
         Self::new(|before, headers, stream| {
@@ -62,12 +62,12 @@ impl JudgeServer {
         })
     }
 
-    /// One whose score of a text follows from the text.
+    /// Starts a judge whose score depends only on the text.
     #[must_use]
     pub fn steady() -> Self {
         Self::new(|_, headers, stream| {
             let sum: usize = headers[BODY].bytes().map(usize::from).sum();
-            // Asked which of two answers is better, it names one.
+            // For a comparison of two answers, it names one.
             match headers[BODY].contains("[[A]]") {
                 true => verdict(stream, ["[[A]]", "[[B]]", "[[C]]"][sum % 3]),
                 false => verdict(stream, &format!("[[{}]]", 1 + sum % 10)),
@@ -75,13 +75,13 @@ impl JudgeServer {
         })
     }
 
-    /// Number of requests so far.
+    /// Returns the number of requests so far.
     #[must_use]
     pub fn request_count(&self) -> usize {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Arguments of a run that it scores.
+    /// Returns the arguments of a run that this judge scores.
     #[must_use]
     pub fn arguments(&self, run: &str) -> Vec<String> {
         let port = self.port;
@@ -113,19 +113,19 @@ fn headers_of(stream: &TcpStream) -> Option<BTreeMap<String, String>> {
     Some(headers.into_iter().chain([(BODY.to_owned(), String::from_utf8(body).ok()?)]).collect())
 }
 
-/// Sends an answer. What can't be sent shows in what the run gets.
+/// Sends a response. If sending fails, the run reports it.
 pub fn say(stream: &mut TcpStream, status: &str, headers: &str, body: &str) {
     let length = body.len();
     let _ = write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}");
 }
 
-/// Sends an answer of a chat.
+/// Sends a chat response with this text.
 pub fn verdict(stream: &mut TcpStream, text: &str) {
     let body = serde_json::json!({ "choices": [{ "message": { "role": "assistant", "content": text } }] });
     say(stream, "200 OK", "", &body.to_string());
 }
 
-/// A folder with ten prompts of unequal lengths in `prompts.jsonl`.
+/// Returns a folder with ten prompts of unequal lengths in `prompts.jsonl`.
 #[must_use]
 pub fn prompts() -> TestFolder {
     let place = TestFolder::new();
@@ -134,14 +134,14 @@ pub fn prompts() -> TestFolder {
     place
 }
 
-/// What the process reward model of [`step_judge`] adds to a value.
+/// Number that the process reward model of [`step_judge`] adds to a value.
 pub const BIAS: f64 = 0.25;
 
-/// A folder with a reward model `rm` and a process reward model `prm` of the same weights: the logits of a wrong step are 0, those of
-/// a right one are the reward model's value plus a constant.
+/// Returns a folder with a reward model `rm` and a process reward model `prm` with the same weights: the logits of a wrong step are 0,
+/// those of a right step are the reward model's value plus a constant.
 ///
 /// # Panics
-/// If they can't be made.
+/// If they can't be created.
 #[must_use]
 pub fn step_judge() -> TestFolder {
     let place = TestFolder::new();

@@ -1,4 +1,4 @@
-//! Runs whose plugins misbehave, looked at from outside: their memory, their files, and what they say of swaps.
+//! Runs with misbehaving plugins, observed from outside: memory, files, and reports about swaps.
 
 use crate::{CommandOutcome, KilledOnDrop, TestFolder, binary};
 use serde_json::Value;
@@ -7,16 +7,16 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// The most that a process may take beyond what it takes without the misdeed.
+/// Maximum additional memory of a process because of the misdeed, in bytes.
 pub const MEMORY: u64 = 1 << 30;
 
-/// The most that any file of a run, and what it prints, may have.
+/// Maximum size of any file of a run, in bytes.
 const ORDINARY: u64 = 2 << 20;
 
-/// Longest that anything here is waited for.
+/// Maximum time to wait.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// The most memory that a process had so far, and the most that any of its children had; none where it is not told.
+/// Returns the peak memory of a process so far, and the greatest of its children; `None` if the system doesn't report it.
 fn peak(process: u32) -> Option<(u64, u64)> {
     let of = |process: &str| {
         let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
@@ -30,18 +30,18 @@ fn peak(process: u32) -> Option<(u64, u64)> {
     Some((own, children.iter().filter_map(|child| of(child)).max().unwrap_or(0)))
 }
 
-/// What becomes of a process that is looked at, and the most memory that it and its children had.
+/// Outcome of an observed process, and the peak memory of it and its children.
 pub struct MeasuredOutcome {
-    /// What it gave.
+    /// Outcome of the process.
     pub outcome: CommandOutcome,
-    /// The most memory of its own, and of a child.
+    /// Peak memory of the process itself, and of a child.
     pub peak: (u64, u64),
 }
 
-/// Runs the binary in a place.
+/// Runs the binary in a folder and measures its memory.
 ///
 /// # Panics
-/// If it is otherwise.
+/// If it can't be started.
 #[must_use]
 pub fn run_monitored(place: &TestFolder, arguments: &[&str]) -> MeasuredOutcome {
     let mut child = begin(place, arguments);
@@ -59,7 +59,7 @@ pub fn run_monitored(place: &TestFolder, arguments: &[&str]) -> MeasuredOutcome 
     }
 }
 
-/// Starts the binary; what it prints goes to `stdout` and `stderr` in the place.
+/// Starts the binary; its output goes to `stdout` and `stderr` in the folder.
 fn begin(place: &TestFolder, arguments: &[&str]) -> Child {
     let file = |name: &str| File::create(place.path(name)).expect("what a run has");
     let mut command = Command::new(binary());
@@ -67,10 +67,10 @@ fn begin(place: &TestFolder, arguments: &[&str]) -> Child {
     command.stdout(file("stdout")).stderr(file("stderr")).spawn().expect("what a run has")
 }
 
-/// What no misdeed may do to a place: draw on the terminal, or make files of the run large.
+/// Asserts that a misdeed neither drew on the terminal nor made files of the run large.
 ///
 /// # Panics
-/// If it is otherwise.
+/// If it did.
 pub fn assert_ordinary(place: &TestFolder, what: &str) {
     let hidden = |text: &str| text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}');
     for name in ["stdout", "stderr"] {
@@ -83,7 +83,7 @@ pub fn assert_ordinary(place: &TestFolder, what: &str) {
     }
 }
 
-/// No file of a run is large but checkpoints and kept plugins.
+/// Asserts that no file of a run is large, except checkpoints and stored plugins.
 fn assert_small(folder: &Path, what: &str) {
     for entry in fs::read_dir(folder).expect("what a run has").flatten() {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
@@ -96,20 +96,20 @@ fn assert_small(folder: &Path, what: &str) {
     }
 }
 
-/// Every figure that a run logged is a number.
+/// Asserts that all metrics of a run are finite. Returns the number of their lines.
 ///
 /// # Panics
-/// If it is otherwise.
+/// If one is not.
 pub fn assert_finite(place: &TestFolder, what: &str) -> usize {
     let lines = place.figures("run");
     assert!(lines.iter().flatten().all(|(_, value)| value.is_finite()), "{what}: {lines:?}");
     lines.len()
 }
 
-/// The run ended in a step, by name, after a checkpoint.
+/// Asserts that the run failed in a step with an error that contains `says`, after saving a checkpoint.
 ///
 /// # Panics
-/// If it is otherwise.
+/// If it did not.
 pub fn assert_ended(what: &str, says: &str, place: &TestFolder, outcome: &CommandOutcome) {
     assert_eq!(outcome.code, Some(1), "{what}: {}", outcome.stderr);
     assert!(outcome.error().contains(says), "{what}: {}", outcome.error());
@@ -119,16 +119,16 @@ pub fn assert_ended(what: &str, says: &str, place: &TestFolder, outcome: &Comman
     assert_finite(place, what);
 }
 
-/// A run under way with a plugin that does nothing wrong.
+/// A running run with a plugin that does nothing wrong.
 pub struct MonitoredRun {
-    /// Name of the plugin that is swapped.
+    /// Name of the swapped plugin.
     name: &'static str,
-    // Ended before its folder goes.
+    // Dropped before its folder.
     child: KilledOnDrop,
     place: TestFolder,
-    /// The most memory that its children had.
+    /// Peak memory of the children.
     children: u64,
-    /// What it had before anything was swapped.
+    /// Peak memory before the first swap.
     calm: u64,
 }
 
@@ -162,7 +162,7 @@ impl MonitoredRun {
         self.place.steps("run")
     }
 
-    /// Events of a kind; half a line at the end is not there yet.
+    /// Returns the events of a kind; an incomplete last line is skipped.
     #[must_use]
     pub fn events(&self, kind: &str) -> Vec<Value> {
         let text = fs::read_to_string(self.place.path("run/events.jsonl")).unwrap_or_default();
@@ -170,7 +170,7 @@ impl MonitoredRun {
         lines.filter(|e| e["event"] == kind).collect()
     }
 
-    /// Sends a version to the run, which answers.
+    /// Sends a version to the run, and returns the answer.
     fn swap(&mut self, what: &str, file: &[u8]) -> CommandOutcome {
         self.place.write("next.wasm", file);
         let mut swap = Command::new(binary());
@@ -191,16 +191,16 @@ impl MonitoredRun {
         CommandOutcome { code, stdout: text("answer"), stderr: text("refusal") }
     }
 
-    /// The version is not taken in, and the run says why.
+    /// Asserts that the run refuses the version, and says why.
     ///
     /// # Panics
-    /// If that is not so.
+    /// If it does not.
     pub fn assert_refused(&mut self, what: &str, file: &[u8], says: &str) {
         let before = self.events("plugin_refused").len();
         let answer = self.swap(what, file);
         assert!(answer.error().contains(says), "{what}: {}", answer.error());
         if file.len() > 64 << 20 {
-            // That is not even sent.
+            // Such a version is not even sent.
             return assert_eq!(answer.code, Some(2), "{what}: {}{}", answer.stdout, answer.stderr);
         }
         assert_eq!(answer.code, Some(1), "{what}: {}{}", answer.stdout, answer.stderr);
@@ -210,7 +210,7 @@ impl MonitoredRun {
         assert!(events[before]["reason"].as_str().expect("what a run has").contains(says), "{what}: {}", events[before]);
     }
 
-    /// The version is taken in, fails in a step, and gives its place back.
+    /// Asserts that the version is swapped in, fails in a step, and is rolled back.
     ///
     /// # Panics
     /// If that is not so.
@@ -223,7 +223,7 @@ impl MonitoredRun {
         assert!(event["plugin"] == self.name && reason.contains(self.name) && reason.contains(says), "{what}: {event}");
     }
 
-    /// The version is taken in and stays.
+    /// Asserts that the version is swapped in and stays.
     ///
     /// # Panics
     /// If that is not so.
@@ -233,7 +233,7 @@ impl MonitoredRun {
         self.wait(what, |this| this.steps() > steps);
     }
 
-    /// Asserts that the run is as it was but for what was swapped, ends it, and sees that it goes on to its end.
+    /// Asserts that the run is unaffected by the swaps, stops it, and resumes it for further steps.
     ///
     /// # Panics
     /// If that is not so.

@@ -1,4 +1,4 @@
-//! Runs of several processes, compared with those of one.
+//! Runs of several processes, compared with runs of one.
 
 #![allow(clippy::print_stdout)]
 
@@ -8,14 +8,14 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-/// An algorithm, or another name for its run and the algorithm after a colon, with its own arguments.
+/// An algorithm, or a run's name and the algorithm after a colon, with its own arguments.
 pub type AlgorithmCase<'a> = (&'a str, &'a [&'a str]);
 
-/// Numbers of processes with the batch size of each.
+/// Number of processes, and the batch size of each.
 pub type RankLayout<'a> = (usize, &'a str);
 
-/// Why there is nothing to test, if there is not: no `mpirun`, or a binary without the feature, which
-/// is then seen to say so.
+/// Returns the reason why multi-process tests can't run, if they can't: no `mpirun`, or a binary without the feature, which is then checked
+/// to say so.
 fn missing() -> Option<String> {
     if Command::new("mpirun").arg("--version").stdout(Stdio::null()).status().is_err() {
         return Some("there is no mpirun".into());
@@ -30,7 +30,7 @@ fn missing() -> Option<String> {
     Some("the binary was built without MPI".into())
 }
 
-/// Whether there is something to test; says why not.
+/// Returns whether multi-process tests can run; prints the reason if not.
 ///
 /// # Panics
 /// If `mpirun` can't start the binary.
@@ -44,7 +44,7 @@ pub fn possible() -> bool {
     missing.is_none()
 }
 
-/// One run: with `ranks` processes, or alone without `mpirun`.
+/// Runs the binary with `ranks` processes, or, for one, without `mpirun`.
 ///
 /// # Panics
 /// If it can't be started.
@@ -55,7 +55,7 @@ pub fn run(place: &TestFolder, name: &str, ranks: usize, arguments: &[&str]) -> 
     if ranks == 1 { place.run(&all) } else { place.run_ranks(ranks, &all) }
 }
 
-/// Arguments of a short run of an algorithm, on prompts that it completes if it is `online` and otherwise on pairs.
+/// Returns the arguments of a short run of an algorithm, on prompts if it is `online` and otherwise on pairs.
 #[must_use]
 pub fn arguments<'a>(algorithm: &'a str, online: bool, more: &[&'a str]) -> Vec<&'a str> {
     let mut all = vec!["--algorithm", algorithm, "--learning-rate", "0.0003"];
@@ -64,7 +64,7 @@ pub fn arguments<'a>(algorithm: &'a str, online: bool, more: &[&'a str]) -> Vec<
     }
     if online {
         all.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12", "--dataset", STORIES]);
-        // Some completions end before that.
+        // Some completions end earlier.
         all.extend(["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"].iter().flat_map(|stop| ["--stop", stop]));
     } else {
         all.extend(["--dataset", "pairs.jsonl"]);
@@ -73,7 +73,7 @@ pub fn arguments<'a>(algorithm: &'a str, online: bool, more: &[&'a str]) -> Vec<
     all
 }
 
-/// Asserts that two runs logged the same.
+/// Asserts that two runs logged the same metrics.
 ///
 /// # Panics
 /// If they did not.
@@ -81,7 +81,7 @@ pub fn same_figures(place: &TestFolder, run: &str, wanted: &str) {
     assert_near(&place.figures(run), &place.figures(wanted), run);
 }
 
-/// The tensors of a safetensors file without its ending, or of the files that ranks have written in its place, by name.
+/// Returns the tensors, by name, of a safetensors file given without its extension, or of the files that ranks wrote instead.
 fn all_tensors(place: &TestFolder, stem: &str) -> BTreeMap<String, Vec<u8>> {
     let (folder, name) = stem.rsplit_once('/').expect("a file in a folder");
     let is_part = |file: &str| file == format!("{name}.safetensors") || file.starts_with(&format!("{name}-0"));
@@ -93,7 +93,7 @@ fn all_tensors(place: &TestFolder, stem: &str) -> BTreeMap<String, Vec<u8>> {
 /// Asserts that two runs have the same weights after a step, to 1e-5.
 ///
 /// # Panics
-/// If they have not.
+/// If they don't.
 pub fn same_weights(place: &TestFolder, run: &str, wanted: &str, step: u64) {
     let read = |run: &str| -> Vec<f32> {
         let checkpoint = format!("{run}/checkpoint-{step}");
@@ -113,7 +113,7 @@ pub fn same_weights(place: &TestFolder, run: &str, wanted: &str, step: u64) {
     assert!(furthest < 1e-5, "{run}: a weight is {furthest} away");
 }
 
-/// Runs each case with each cut, and compares with the first, which is of one process.
+/// Runs each case with each layout, and compares it with the first layout, which has one process.
 ///
 /// # Panics
 /// If a run fails, or differs.
@@ -121,8 +121,8 @@ pub fn compare(cases: &[AlgorithmCase<'_>], online: bool, cuts: &[RankLayout<'_>
     compare_in(&TestFolder::with_answers(), cases, online, cuts, more);
 }
 
-/// Runs each case with each cut in a folder that has the data, and compares with the first. The run of one process is named as
-/// the case, with `-1`.
+/// Runs each case with each layout in a folder with data, and compares it with the first layout. The run of one process has the case's name
+/// with the suffix `-1`.
 ///
 /// # Panics
 /// If a run fails, or differs.
@@ -143,10 +143,10 @@ pub fn compare_in(place: &TestFolder, cases: &[AlgorithmCase<'_>], online: bool,
     }
 }
 
-/// The process of a rank that `mpirun` started.
+/// Returns the process id of a rank that `mpirun` started.
 ///
 /// # Panics
-/// If there is none.
+/// If there is no such process.
 #[must_use]
 pub fn process(mpirun: &Child, rank: usize) -> String {
     let is_ours = |status: &str| status.lines().any(|line| line == format!("PPid:\t{}", mpirun.id()));
@@ -161,7 +161,7 @@ pub fn process(mpirun: &Child, rank: usize) -> String {
     panic!("rank {rank} has no process");
 }
 
-/// Sends a process a signal, such as `-TERM`.
+/// Sends a signal, such as `-TERM`, to a process.
 ///
 /// # Panics
 /// If there is no such process.
@@ -169,7 +169,7 @@ pub fn send(process: &str, signal: &str) {
     assert!(Command::new("kill").args([signal, process]).status().expect("there is a kill").success());
 }
 
-/// Compiles the library that kills or delays a rank within a call, if there is a C compiler; says why not.
+/// Compiles the library that kills or delays a rank within a call, if there is a C compiler; otherwise prints why not.
 #[must_use]
 pub fn interceptor(place: &TestFolder) -> Option<String> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/ranked/kill_at.c");

@@ -1,15 +1,15 @@
-//! URLs of servers that are asked for something, and those that they redirect to.
+//! URLs of servers that receive requests, and URLs that they redirect to.
 
 use super::{Host, is_local, printable};
 use ureq::http::Uri;
 
-/// Longest URL, in bytes.
+/// Maximum length of a URL, in bytes.
 const LONGEST: usize = 8 << 10;
 
-/// A URL whose server is known.
+/// A parsed URL with its server.
 #[derive(Clone, Debug)]
 pub struct Address {
-    /// The URL as it was given.
+    /// The URL as given.
     pub url: String,
     https: bool,
     name: String,
@@ -17,10 +17,10 @@ pub struct Address {
 }
 
 impl Address {
-    /// Reads a URL.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// If it is not one of http or https, has a user's name, or is longer than 8 KiB.
+    /// If its scheme is not http or https, it contains a user name, or it is longer than 8 KiB.
     pub fn parse(url: &str) -> Result<Self, String> {
         let wrong = |detail: &str| format!("{} {detail}", printable(url, 200));
         if url.len() > LONGEST {
@@ -45,32 +45,32 @@ impl Address {
         Ok(Self { url: url.to_owned(), https, name: authority.host().to_ascii_lowercase(), port })
     }
 
-    /// Returns whether one of these servers is it.
+    /// Returns whether one of these hosts allows the URL's server.
     pub fn is_one_of(&self, hosts: &[Host]) -> bool {
         hosts.iter().any(|host| host.allows(self.https, &self.name, self.port))
     }
 
-    /// Returns whether what goes there and comes from there is encrypted.
+    /// Returns whether the connection is encrypted.
     pub fn is_secure(&self) -> bool {
         self.https
     }
 
-    /// Returns the name or address of its server, in lower case; an IPv6 address in brackets.
+    /// Returns the server's name or address, in lower case; an IPv6 address in brackets.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns whether it is on this machine, by its name.
+    /// Returns whether the server is on this machine, by its name.
     pub fn is_local(&self) -> bool {
         is_local(&self.name)
     }
 
-    /// Returns its scheme, name and port, as it would be granted.
+    /// Returns the server's scheme, name and port, in the form of a grant.
     pub fn server(&self) -> String {
         format!("{}://{}:{}", if self.https { "https" } else { "http" }, self.name, self.port)
     }
 
-    /// Returns the URL that a redirect from here leads to (RFC 3986, 5.2, except that dots in a path are the server's to read).
+    /// Resolves a redirect's location against this URL (RFC 3986, 5.2, except that dot segments are left to the server).
     pub fn joined(&self, location: &str) -> String {
         let path = self.url.split(['?', '#']).next().unwrap_or_default();
         if has_scheme(location) {
@@ -90,7 +90,7 @@ impl Address {
     }
 }
 
-/// Returns whether a reference begins with a scheme, and so is relative to nothing.
+/// Returns whether a reference begins with a scheme, which makes it absolute.
 fn has_scheme(reference: &str) -> bool {
     let is_scheme = |text: &str| {
         text.starts_with(|c: char| c.is_ascii_alphabetic())

@@ -1,4 +1,4 @@
-//! Agents of a configuration: programs that ask the model over HTTP, started by the run or by somebody else.
+//! Agents of a configuration: programs that send requests to the model over HTTP, started by the run or by somebody else.
 
 use super::entries::RewardErrorAction;
 use super::entries::{LARGEST_WEIGHT, is_name};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use toml::{Table, Value};
 
-/// Names that metrics of runs and of algorithms begin with.
+/// Prefixes of metrics of runs and of algorithms.
 const OF_RUNS: [&str; 18] = [
     "clip_ratio",
     "completions",
@@ -30,7 +30,7 @@ const OF_RUNS: [&str; 18] = [
     "val",
 ];
 
-/// Longest command in an error, in bytes.
+/// Maximum length of a command in an error message, in bytes.
 const SHOWN: usize = 200;
 
 /// An agent: a program that asks the policy over HTTP, whose episodes are trained on. It is started by the run, or drivers elsewhere
@@ -96,10 +96,10 @@ impl AgentEntry {
         Duration::try_from_secs_f64(self.timeout_s).unwrap_or(Duration::MAX)
     }
 
-    /// Returns what is wrong with it.
+    /// Checks the entry.
     ///
     /// # Errors
-    /// A value that is out of range, and what would be right.
+    /// If a value is out of range; the message says which values are valid.
     pub fn check(&self) -> Result<(), String> {
         self.check_who_plays()?;
         if let Some(part) = self.command.iter().find(|part| part.contains('\0')) {
@@ -130,7 +130,7 @@ impl AgentEntry {
         }
     }
 
-    /// Checks that either a program or drivers play, with the keys that belong to them.
+    /// Checks that episodes are played either by a program or by drivers, with the keys that each needs.
     fn check_who_plays(&self) -> Result<(), String> {
         let Some(listen) = &self.listen else {
             if self.command.first().is_none_or(String::is_empty) {
@@ -158,7 +158,7 @@ impl AgentEntry {
         }
     }
 
-    /// Returns the host and the port at which drivers elsewhere take episodes, if they do.
+    /// Returns the host and port on which external drivers take episodes, if they do.
     pub fn address(&self) -> Option<(&str, u16)> {
         let (host, port) = self.listen.as_deref()?.rsplit_once(':')?;
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -166,7 +166,7 @@ impl AgentEntry {
     }
 }
 
-/// Returns the list of agents that a key's value means: a command line, a table, also as text, or a list of either.
+/// Converts a key's value to a list of agents: a command line, a table, also as text, or a list of either.
 pub(super) fn agent_entries(key: &str, given: Value) -> Result<Value, String> {
     let items = match given {
         Value::Array(items) => items,

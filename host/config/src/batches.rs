@@ -1,8 +1,8 @@
-//! How completions are divided into micro-batches, mini-batches and generations.
+//! Division of completions into micro-batches, mini-batches and generations.
 
 use super::RunConfig;
 
-/// The sizes of a run's batches, over all its processes. Where pairs are generated, their prompts are counted, not their completions.
+/// Sizes of a run's batches, over all its processes. Runs that generate pairs count prompts instead of completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchSizes {
     /// Number of completions or pairs in a micro-batch.
@@ -13,7 +13,7 @@ pub struct BatchSizes {
     pub steps_per_generation: usize,
     /// Number of micro-batches of each pass over a generation.
     pub micro_batches_per_pass: usize,
-    /// Whether some updates train on a generation after others have changed the weights.
+    /// Whether some updates train on a generation after other updates changed the weights.
     pub trains_later: bool,
 }
 
@@ -25,7 +25,7 @@ impl BatchSizes {
 }
 
 impl RunConfig {
-    /// Returns the sizes of batches in a run of this many processes.
+    /// Returns the batch sizes of a run with this many processes.
     pub fn batches(&self, ranks: usize) -> BatchSizes {
         let micro_batch = self.per_device_train_batch_size * ranks;
         let given = self.generation_batch_size.map(|size| size.checked_div(micro_batch).unwrap_or(1).max(1));
@@ -41,7 +41,7 @@ impl RunConfig {
         }
     }
 
-    /// Returns the seed of the order of rows.
+    /// Returns the seed for the order of rows.
     pub fn shuffle_seed(&self) -> u64 {
         self.data_seed.unwrap_or(self.seed)
     }

@@ -1,4 +1,4 @@
-//! Finds differences between two configurations.
+//! Differences between two configurations.
 
 use super::RunConfig;
 use serde_json::{Map, Value, json};

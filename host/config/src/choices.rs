@@ -1,4 +1,4 @@
-//! Keys whose values are one of a few words.
+//! Keys whose values are words from a fixed set.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CompletionSource {
-    /// The policy's own: generated and rewarded.
+    /// The policy's own completions, generated and rewarded.
     Generation,
-    /// The dataset's.
+    /// The dataset's completions.
     Dataset,
 }
 
@@ -27,9 +27,9 @@ pub enum OldLogpSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RolloutSync {
-    /// As an adapter on the model that they serve.
+    /// As an adapter on the model that the servers have loaded.
     Lora,
-    /// As all weights, in a folder that they read.
+    /// As all weights, in a folder that the servers read.
     Disk,
 }
 
@@ -37,14 +37,14 @@ pub enum RolloutSync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RolloutLogMode {
-    /// Those that no checkpoint has, if agents or inference servers write completions; otherwise none.
+    /// Generations that no checkpoint contains, if agents or inference servers write completions; otherwise none.
     Auto,
-    /// None.
+    /// No generations.
     #[serde(alias = "false")]
     None,
-    /// Those that no checkpoint has.
+    /// Generations that no checkpoint contains.
     Unsaved,
-    /// All.
+    /// All generations.
     #[serde(alias = "true")]
     All,
 }
@@ -53,12 +53,12 @@ pub enum RolloutLogMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RolloutDtype {
-    /// That in which the model computes.
+    /// The precision of the model's computation.
     Auto,
     /// bf16.
     #[serde(alias = "bf16")]
     Bfloat16,
-    /// 8 bits with a scale for each output; what they are multiplied with is rounded to 8 bits too.
+    /// 8 bits with a scale for each output; the inputs of matrix products are rounded to 8 bits too.
     Int8,
 }
 
@@ -69,7 +69,7 @@ pub enum CompletionLogging {
     /// No completions.
     #[serde(alias = "false")]
     None,
-    /// Those of each generation's first prompt.
+    /// The completions of each generation's first prompt.
     Sample,
     /// All completions.
     #[serde(alias = "true")]
@@ -104,23 +104,23 @@ pub enum ReduceDtype {
     Bfloat16,
 }
 
-/// How much of what training holds of a model is divided among the processes of a run (ZeRO). Each stage adds to the one before.
+/// How much of a model's training state is divided among the processes of a run (ZeRO). Each stage includes those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ZeroStage(u8);
 
 impl ZeroStage {
-    /// Each process has everything.
+    /// Each process holds everything.
     pub const NOTHING: Self = Self(0);
 
     /// The last stage.
     pub const LAST: u8 = 3;
 
-    /// Returns the stage of this number, at most the last.
+    /// Returns the stage with this number, at most the last.
     pub fn new(number: u8) -> Self {
         Self(number.min(Self::LAST))
     }
 
-    /// Returns its number.
+    /// Returns the stage's number.
     pub fn number(self) -> u8 {
         self.0
     }
@@ -145,12 +145,12 @@ impl ZeroStage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelDtype {
-    /// The stored one.
+    /// The stored precision.
     Auto,
     /// 32 bits.
     #[serde(alias = "fp32", alias = "f32")]
     Float32,
-    /// 16 bits with the range of 32.
+    /// 16 bits with the exponent range of f32.
     #[serde(alias = "bf16")]
     Bfloat16,
     /// 16 bits.

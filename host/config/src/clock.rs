@@ -1,15 +1,15 @@
-//! Reads the machine's clock, which may say anything.
+//! Reads the machine's clock, which may be set to any time.
 
 use jiff::{Timestamp, Zoned, tz::TimeZone};
 use std::time::SystemTime;
 
-/// Returns the current time. A clock that is set outside the years -9999 to 9999 gives the nearest time within them.
+/// Returns the current time. If the clock is outside the years -9999 to 9999, returns the nearest time within them.
 #[must_use]
 pub fn now() -> Timestamp {
     within(SystemTime::now())
 }
 
-/// Returns the current time where the machine is.
+/// Returns the current time in the machine's time zone.
 #[must_use]
 pub fn local_now() -> Zoned {
     now().to_zoned(TimeZone::system())

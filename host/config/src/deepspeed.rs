@@ -1,5 +1,5 @@
-//! Reads DeepSpeed's configuration, as TRL takes it: the stage of ZeRO, and the values of keys that it repeats. What would change
-//! results is refused, and what only concerns speed or memory there has no effect.
+//! Reads DeepSpeed's configuration, as TRL accepts it: the stage of ZeRO, and the values of keys that it repeats. Settings that would
+//! change results are refused; settings that only concern speed or memory in DeepSpeed have no effect.
 
 use super::ZeroStage;
 use super::sharding_settings::{DIVIDED, NOT_OFFLOADED, ShardingSettings, is_auto, is_on, read, shown, text, unknown};
@@ -15,7 +15,7 @@ const KEYS: [(&str, &str); 3] = [
 /// Settings of AdamW that repeat a key.
 const OF_ADAM: [(&str, &str); 3] = [("lr", "learning_rate"), ("eps", "adam_epsilon"), ("weight_decay", "weight_decay")];
 
-/// Settings of the whole that concern only speed, memory and logs.
+/// Top-level settings that concern only speed, memory and logs.
 const UNUSED: [&str; 29] = [
     "activation_checkpointing",
     "aio",
@@ -48,7 +48,7 @@ const UNUSED: [&str; 29] = [
     "zero_force_ds_cpu_optimizer",
 ];
 
-/// Parts that change what is learned, unless they are off.
+/// Sections that change what is learned, unless they are off.
 const REFUSED: [(&str, &str); 10] = [
     ("fp16", "training in f16 is not supported; use bf16"),
     ("amp", "training in f16 is not supported; use bf16"),
@@ -62,10 +62,10 @@ const REFUSED: [(&str, &str); 10] = [
     ("sparse_attention", "attention is exact; leave it out"),
 ];
 
-/// Parts that divide a model or its inputs in other ways than ZeRO.
+/// Sections that divide a model or its inputs in ways other than ZeRO.
 const OTHER_PARALLELISM: [&str; 4] = ["tensor_parallel", "sequence_parallel_size", "pipeline", "expert_parallel_size"];
 
-/// Settings of ZeRO that concern only speed and memory. Those of stage 3 are also accepted without its name before them.
+/// Settings of ZeRO that concern only speed and memory. Those of stage 3 are also accepted without their prefix.
 const OF_ZERO: [&str; 34] = [
     "allgather_sequential",
     "allgather_bucket_size",
@@ -103,19 +103,19 @@ const OF_ZERO: [&str; 34] = [
     "zero_hpz_partition_size",
 ];
 
-/// Settings of ZeRO that round what processes exchange.
+/// Settings of ZeRO that round the data exchanged between processes.
 const ROUNDED: [&str; 4] =
     ["zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients", "zeropp_loco_param"];
 
 /// Reads the configuration: a table, or the path of a JSON file.
 ///
 /// # Errors
-/// Names the file and the setting, and says what would be right.
+/// If a setting can't be used; the message names the file and the setting, and the valid values.
 pub(super) fn parse(value: &Value) -> Result<ShardingSettings, String> {
     read(value, whole)
 }
 
-/// Reads the settings that accelerate's own files have of DeepSpeed.
+/// Reads the DeepSpeed settings of accelerate's own files.
 ///
 /// # Errors
 /// As [`parse`].
@@ -144,7 +144,7 @@ fn of_accelerate(found: &Table) -> Result<ShardingSettings, String> {
     Ok(settings)
 }
 
-/// Reads a whole configuration.
+/// Reads a complete configuration.
 fn whole(found: &Table) -> Result<ShardingSettings, String> {
     let mut settings = ShardingSettings::default();
     for (name, value) in found {
@@ -181,7 +181,7 @@ fn whole(found: &Table) -> Result<ShardingSettings, String> {
     Ok(settings)
 }
 
-/// Reads the part about ZeRO.
+/// Reads the section about ZeRO.
 fn zero(settings: &mut ShardingSettings, value: &Value) -> Result<(), String> {
     let Some(found) = value.as_table() else {
         return Err(format!("zero_optimization is {}; it must be an object with a stage", shown(value)));
@@ -241,7 +241,7 @@ fn bf16(settings: &mut ShardingSettings, name: &str, value: &Value) -> Result<()
     }
 }
 
-/// Reads the optimizer, which must be AdamW; the settings of any other are keys here.
+/// Reads the optimizer, which must be AdamW; the settings of other optimizers have their own keys.
 fn optimizer(settings: &mut ShardingSettings, value: &Value) -> Result<(), String> {
     if is_auto(value) {
         return Ok(());
@@ -268,7 +268,7 @@ fn optimizer(settings: &mut ShardingSettings, value: &Value) -> Result<(), Strin
     Ok(())
 }
 
-/// Refuses a schedule: DeepSpeed's replace that of `lr_scheduler_type`, and warm up by the logarithm of the step.
+/// Refuses a schedule, because DeepSpeed's schedules replace that of `lr_scheduler_type`, and warm up by the logarithm of the step.
 fn scheduler(value: &Value) -> Result<(), String> {
     let kind = value.get("type").unwrap_or(value);
     if is_auto(kind) {
@@ -286,7 +286,7 @@ fn scheduler(value: &Value) -> Result<(), String> {
     ))
 }
 
-/// Accepts a device only if nothing is moved to it.
+/// Accepts a device only if nothing is offloaded to it.
 fn check_device(setting: &str, device: &Value) -> Result<(), String> {
     let is_none = ["none", "auto", "null", ""].contains(&text(device).to_lowercase().as_str());
     if is_none { Ok(()) } else { Err(offloaded(setting, device)) }
@@ -296,7 +296,7 @@ fn offloaded(setting: &str, value: &Value) -> String {
     format!("{setting} is {}: {NOT_OFFLOADED}", shown(value))
 }
 
-/// Accepts a number of parts only if it is one, or left to the trainer.
+/// Accepts a number of parts only if it is 1, or left to the trainer.
 fn check_size(setting: &str, value: &Value) -> Result<(), String> {
     let mut sizes = value.as_table().into_iter().flatten().filter(|(name, _)| name.ends_with("size")).map(|(_, size)| size);
     let is_one = |size: &Value| is_auto(size) || size.as_integer().is_some_and(|size| size <= 1) || is_on(size) == Some(false);
@@ -304,7 +304,7 @@ fn check_size(setting: &str, value: &Value) -> Result<(), String> {
     if alone { Ok(()) } else { Err(format!("{setting} is {}: {DIVIDED}", shown(value))) }
 }
 
-/// Returns whether a part is on: one that doesn't say so itself is if a part within it is.
+/// Returns whether a section is enabled. Without its own switch, a section is enabled if a subsection is.
 fn is_enabled(part: &Value) -> bool {
     match part {
         Value::Table(all) => match all.get("enabled") {

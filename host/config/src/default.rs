@@ -1,4 +1,4 @@
-//! The default of each configuration key. A test compares them with what the help says.
+//! The default of each configuration key. A test compares the defaults with those in the help.
 
 use super::named_keys::NamedKeys;
 use super::{

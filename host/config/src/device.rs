@@ -1,22 +1,21 @@
-//! Where a run computes.
+//! The compute device of a run.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Where a run computes: `auto`, `cpu`, `cuda` or `cuda:N`.
+/// The compute device of a run: `auto`, `cpu`, `cuda` or `cuda:N`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub enum Device {
-    /// On an NVIDIA device if there is one, otherwise on the CPU.
+    /// An NVIDIA device if there is one, otherwise the CPU.
     #[default]
     Auto,
-    /// On the CPU.
+    /// The CPU.
     Cpu,
-    /// On the NVIDIA device with this number; without a number, on the first one, or with several processes on a machine, each on
-    /// its own.
+    /// The NVIDIA device with this number. Without a number, the first one; with several processes on a machine, each process uses its own.
     Cuda(Option<usize>),
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Maximum weight of a reward, positive or negative: with the largest score, sums over a group stay finite as f32.
 pub(super) const LARGEST_WEIGHT: f64 = 1e6;
 
-/// What to do when a reward fails, and fails again on a fresh instance.
+/// What to do when a reward fails, and again on a fresh instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RewardErrorAction {
@@ -19,7 +19,7 @@ pub enum RewardErrorAction {
     Fail,
     /// Rows that fail on their own get no score.
     Unscorable,
-    /// The version before it returns to its place, at whatever step it fails. Where there is none, as with `fail`.
+    /// The previous version is restored, at whatever step the current one fails. Without a previous version, this is the same as `fail`.
     Previous,
 }
 
@@ -27,7 +27,7 @@ pub enum RewardErrorAction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ComparisonTarget {
-    /// The prompt's other completions, or the dataset's column "reference" where there are none.
+    /// The prompt's other completions, or the dataset's column "reference" if there are none.
     Others,
     /// The dataset's column "reference".
     Reference,
@@ -125,10 +125,10 @@ impl PluginLimits {
 /// Default time limit of all calls for episodes, as a multiple of a call's.
 const CALLS_OF_EPISODES: f64 = 10.0;
 
-/// The largest timeout; larger ones are reduced to it.
+/// The longest timeout; longer ones are reduced to it.
 const LONGEST: Duration = Duration::from_secs(1 << 32);
 
-/// Returns a timeout as a duration.
+/// Converts a timeout to a duration.
 fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST).min(LONGEST)
 }
@@ -230,14 +230,14 @@ impl PluginEntry {
         }
     }
 
-    /// Creates a reward model's entry from what a command line gives: its folder or hub name, or `NAME=` and that.
+    /// Creates a reward model's entry from a command line argument: its folder or hub name, optionally after `NAME=`.
     pub fn from_model_argument(given: String) -> Self {
         let named = given.split_once('=').filter(|(name, path)| is_name(name) && !path.is_empty());
         let (name, path) = named.map(|(name, path)| (Some(name.to_owned()), path.to_owned())).unwrap_or((None, given));
         Self { name, model: true, ..Self::new(path) }
     }
 
-    /// Creates a plugin's entry from what a command line gives: its file, or `NAME=` and that; `,weight=NUMBER` may follow.
+    /// Creates a plugin's entry from a command line argument: its file, optionally after `NAME=`; `,weight=NUMBER` may follow.
     pub fn from_plugin_argument(given: String) -> Self {
         let (rest, weight) = match given.rsplit_once(",weight=").map(|(rest, weight)| (rest, weight.parse())) {
             Some((rest, Ok(weight))) => (rest, Some(weight)),
@@ -248,7 +248,7 @@ impl PluginEntry {
         Self { name, weight: weight.unwrap_or_else(one), ..Self::new(path.to_owned()) }
     }
 
-    /// Sets another folder, keeping the name.
+    /// Changes the folder, keeping the name.
     pub fn move_to(&mut self, path: String) {
         let name = self.name().to_owned();
         self.path = path;
@@ -258,7 +258,7 @@ impl PluginEntry {
         }
     }
 
-    /// Returns what can't change while a run goes on, or when it resumes: how it scores.
+    /// Returns the keys that affect scores, which can't change during a run or when it resumes.
     pub fn fixed(&self) -> [(&'static str, Value); 5] {
         [
             ("eval_only", self.eval_only.into()),
@@ -269,14 +269,14 @@ impl PluginEntry {
         ]
     }
 
-    /// Returns what it is granted.
+    /// Returns the grants of the entry.
     pub fn grants(&self) -> Grants {
         let (hosts, secrets) = (self.hosts.clone(), self.secrets.clone());
         Grants { hosts, secrets, http: self.http.clone(), folders: self.folders.clone() }
     }
 
-    /// Returns the name used in metrics and in `--set plugin.NAME...`: its own; or a plugin's file name without its extension, or
-    /// that of a reward model's folder, or of the run that the folder is a checkpoint of.
+    /// Returns the name used in metrics and in `--set plugin.NAME...`: the entry's own name; otherwise a plugin's file name without its
+    /// extension, a reward model's folder name, or the name of the run whose checkpoint that folder is.
     pub fn name(&self) -> &str {
         if let Some(name) = &self.name {
             return name;
@@ -293,7 +293,7 @@ impl PluginEntry {
     }
 }
 
-/// Whether a text can be the name of a reward: letters, digits, `_`, `-` and `.`.
+/// Returns whether a text can be the name of a reward: letters, digits, `_`, `-` and `.`.
 pub(super) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
 }
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(of("a/b.wasm"), ("b".into(), "a/b.wasm".into(), 1.0));
         assert_eq!(of("short=a/b.wasm,weight=0.5"), ("short".into(), "a/b.wasm".into(), 0.5));
         assert_eq!(of("b.py:length,weight=2"), ("length".into(), "b.py:length".into(), 2.0));
-        // Names of files.
+        // Names of files may contain `=`.
         assert_eq!(of("./a=b.wasm"), ("a=b".into(), "./a=b.wasm".into(), 1.0));
         assert_eq!(of("a,weight=x.wasm").1, "a,weight=x.wasm");
     }
@@ -321,7 +321,7 @@ mod tests {
         let of = |given: &str| PluginEntry::from_model_argument(given.into());
         assert_eq!(of("runs/rm/checkpoint-12").name(), "rm");
         assert_eq!((of("a=runs/rm").name(), of("a=runs/rm").path.as_str()), ("a", "runs/rm"));
-        // A folder, and not a name.
+        // A folder rather than a name.
         assert_eq!(of("./a=b").path, "./a=b");
         let mut moved = of("runs/rm");
         moved.move_to("runs/better".into());

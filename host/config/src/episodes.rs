@@ -1,4 +1,4 @@
-//! What a configuration says of episodes: with an environment, or with an agent.
+//! Episodes of a configuration, with an environment or with an agent.
 
 use super::RunConfig;
 
@@ -8,7 +8,7 @@ impl RunConfig {
         !(self.environment.is_empty() && self.agent.is_empty())
     }
 
-    /// Checks the run's agent. The error is the key that is wrong, and what would be right.
+    /// Checks the run's agent. The error is the invalid key, and the valid values.
     pub(super) fn check_agents(&self) -> Result<(), (&'static str, String)> {
         let Some(agent) = self.agent.first() else { return Ok(()) };
         if self.agent.len() > 1 {
@@ -63,7 +63,7 @@ mod tests {
         let address = |listen: &str| agents(&format!("[[agent]]\nlisten = \"{listen}\"")).unwrap().remove(0);
         assert_eq!(address("127.0.0.1:8300").address(), Some(("127.0.0.1", 8300)));
         assert_eq!(address("[::1]:0").address(), Some(("::1", 0)));
-        // As a flag gives it.
+        // In the form of a flag.
         assert_eq!(agents("agent = '{ listen = \"a:1\" }'").unwrap()[0].address(), Some(("a", 1)));
         assert_eq!(agents("agent = \"a\"").unwrap()[0].address(), None);
     }

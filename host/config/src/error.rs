@@ -1,31 +1,31 @@
-//! Why a configuration can't be used.
+//! Errors of configurations.
 
 use super::files;
 use std::path::PathBuf;
 
-/// A configuration that can't be used; the message says what, where and what would be right.
+/// A configuration that can't be used. The message says what is wrong, where, and what is valid.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file can't be read.
     #[error("can't read {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// Something in a file or on the command line is wrong.
+    /// A value in a file or on the command line is invalid.
     #[error("{place}: {detail}")]
     Invalid {
         /// File and line, or the flag.
         place: String,
-        /// What is wrong and what would be right.
+        /// What is wrong and what is valid.
         detail: String,
     },
 }
 
 impl Error {
-    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    /// Returns whether the user's input is at fault, rather than the machine or the program.
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Io { source, .. } => files::is_path_error(source),

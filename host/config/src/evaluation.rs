@@ -1,4 +1,4 @@
-//! Evaluation settings of a run: its own sampling, and which completions solve their prompt.
+//! Evaluation settings of a run: its own sampling, and the criterion by which completions solve their prompt.
 
 use super::{Error, IntervalStrategy, Overrides, PluginEntry, RunConfig, did_you_mean, shortest};
 
@@ -16,8 +16,8 @@ impl RunConfig {
         self.eval_strategy.unwrap_or(IntervalStrategy::Steps)
     }
 
-    /// Sets the evaluation dataset of a new run that has a strategy for evaluations and none: the training dataset, if that has a
-    /// test split, as in TRL.
+    /// Sets the evaluation dataset of a new run that has an evaluation strategy but no evaluation dataset. As in TRL, it is the training
+    /// dataset, if that has a test split.
     pub(super) fn find_test_split(&mut self, overrides: &Overrides) {
         let Some(has_split) = overrides.has_split else { return };
         if self.eval_dataset.is_some() || self.eval_strategy.is_none_or(|strategy| strategy == IntervalStrategy::No) {
@@ -48,7 +48,7 @@ impl RunConfig {
         all
     }
 
-    /// Returns the keys of evaluations, each with whether it is set, in order of declaration.
+    /// Returns the keys of evaluations in order of declaration, each with whether it is set.
     pub(super) fn protocol(&self) -> [(&'static str, bool); 9] {
         [
             ("num_generations_eval", self.num_generations_eval.is_some()),
@@ -123,7 +123,7 @@ impl RunConfig {
         Err(("early_stopping_patience", fault.into()))
     }
 
-    /// Returns whether an evaluation may have a metric of this name (without `eval_`) that no training step has.
+    /// Returns whether an evaluation may have a metric with this name (without `eval_`) that no training step has.
     pub fn is_evaluation_metric(&self, name: &str) -> bool {
         let of_k = |prefix: &str| {
             let k = name.strip_suffix("/stderr").unwrap_or(name).strip_prefix(prefix).and_then(|k| k.parse().ok());
@@ -141,7 +141,7 @@ impl RunConfig {
             || self.plugin.iter().any(reward)
     }
 
-    /// Checks the keys of evaluations of a run that generates, by whether it makes `pairs`.
+    /// Checks the evaluation keys of a run that generates, either `pairs` or single completions.
     pub(super) fn check_eval_generation(&self, pairs: bool) -> Result<(), (&'static str, String)> {
         if pairs && self.eval_group_size() != self.group_size() {
             let detail =
@@ -157,10 +157,10 @@ impl RunConfig {
         }
     }
 
-    /// Checks that no completion settings of evaluations are given for a run that generates none.
+    /// Checks that the evaluation keys for completions are unset in a run that generates none.
     ///
     /// # Errors
-    /// The key that is given.
+    /// If such a key is set; names it.
     pub fn check_no_generation(&self) -> Result<(), Error> {
         let Some((key, _)) = self.protocol().into_iter().find(|(_, given)| *given) else { return Ok(()) };
         let detail = "is for algorithms that generate completions; this one evaluates the dataset's".to_owned();

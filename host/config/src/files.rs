@@ -1,5 +1,5 @@
-//! Opens files that a person names or that are in somebody else's folders: never blocks, never reads without limit, and never
-//! writes through a link.
+//! Opens files that a person names or that are in somebody else's folders. It never blocks, never reads without limit, and never writes
+//! through a link.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
@@ -12,13 +12,13 @@ use tempfile::NamedTempFile;
 /// Returns whether an error is about the given path rather than the machine; a full disk is not, for example.
 pub fn is_path_error(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, FileTooLarge, OutOfMemory, QuotaExceeded, ResourceBusy, StorageFull};
-    // A disk that fails, and too many open files, have no kind of their own.
+    // EIO, ENFILE and EMFILE (a failing disk, too many open files) have no `ErrorKind`.
     const NUMBERS: [i32; 3] = [5, 23, 24];
     let kinds = [BrokenPipe, FileTooLarge, OutOfMemory, QuotaExceeded, ResourceBusy, StorageFull];
     !kinds.contains(&error.kind()) && !error.raw_os_error().is_some_and(|number| NUMBERS.contains(&number))
 }
 
-/// Whether something is a pipe.
+/// Returns whether a file is a pipe.
 fn is_pipe(of: FileType) -> bool {
     #[cfg(unix)]
     {
@@ -32,7 +32,7 @@ fn is_pipe(of: FileType) -> bool {
     }
 }
 
-/// Describes what something is.
+/// Describes the type of a file.
 fn kind(of: FileType) -> &'static str {
     #[cfg(unix)]
     {
@@ -58,17 +58,17 @@ fn kind(of: FileType) -> &'static str {
     }
 }
 
-/// What `datasets` writes about a dataset.
+/// Files in which the library `datasets` describes a dataset.
 pub const ABOUT_DATASETS: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
 
-/// Returns whether a file that is found beside data describes it, by its name: documentation, or what `datasets` writes about a dataset.
+/// Returns whether a file next to data only describes it, by its name: documentation, or a file of the library `datasets`.
 #[must_use]
 pub fn is_about_data(name: &str) -> bool {
     let lower = name.to_lowercase();
     ABOUT_DATASETS.contains(&name) || lower.ends_with(".md") || lower.starts_with("license") || lower.starts_with("readme")
 }
 
-/// Returns rlhost's folder in the user's cache: `RLHOST_CACHE_DIR`, or one in the cache directory.
+/// Returns rlhost's cache folder: `RLHOST_CACHE_DIR`, or one in the user's cache directory.
 pub fn cache_folder() -> Option<PathBuf> {
     set("RLHOST_CACHE_DIR")
         .or_else(|| set("XDG_CACHE_HOME").map(|d| d.join("rlhost")))
@@ -76,8 +76,8 @@ pub fn cache_folder() -> Option<PathBuf> {
         .or_else(|| set("LOCALAPPDATA").map(|d| d.join("rlhost").join("cache")))
 }
 
-/// Returns rlhost's folder for what is kept about the user on this machine: `RLHOST_STATE_DIR`, or one in the state directory. A
-/// relative directory is ignored, as in the XDG specification: it could be somebody else's.
+/// Returns rlhost's folder for the user's data on this machine: `RLHOST_STATE_DIR`, or one in the state directory. As in the XDG
+/// specification, a relative directory is ignored: it could be somebody else's.
 pub fn state_folder() -> Option<PathBuf> {
     let whole = |name: &str| set(name).filter(|folder| folder.is_absolute());
     whole("RLHOST_STATE_DIR")
@@ -91,13 +91,13 @@ fn set(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Returns the user that a file belongs to, on systems where files have owners.
+/// Returns the owner of a file, on systems where files have owners.
 #[cfg(unix)]
 pub fn owner(file: &Metadata) -> Option<u32> {
     Some(std::os::unix::fs::MetadataExt::uid(file))
 }
 
-/// Returns whether other users have any right to a file or folder.
+/// Returns whether other users have any permissions on a file or folder.
 #[cfg(unix)]
 pub fn is_open_to_others(found: &Metadata) -> bool {
     std::os::unix::fs::MetadataExt::mode(found) & 0o077 != 0
@@ -108,13 +108,13 @@ pub fn owner(_: &Metadata) -> Option<u32> {
     None
 }
 
-/// Elsewhere, the folder is inside the user's own.
+/// Returns false, because the folder is inside the user's own.
 #[cfg(not(unix))]
 pub fn is_open_to_others(_: &Metadata) -> bool {
     false
 }
 
-/// Returns a result, or none for a file that is not there.
+/// Returns a result; `None` if the file does not exist.
 fn if_exists<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -127,8 +127,8 @@ pub fn mark_used(file: &Path) {
     drop(File::options().append(true).open(file).and_then(|f| f.set_modified(SystemTime::now())));
 }
 
-/// Writes a file in a folder of a cache, atomically, and removes the least recently used ones with its extension, and what was left
-/// behind there, until the rest takes at most `room` bytes.
+/// Writes a file into a cache folder, atomically. Then removes abandoned temporary files, and the least recently used files with the same
+/// extension, until the rest takes at most `room` bytes.
 ///
 /// # Errors
 /// If the file can't be written, the folder can't be read or a file can't be removed.
@@ -146,7 +146,7 @@ fn make_room(folder: &Path, extension: &OsStr, room: u64) -> io::Result<()> {
     let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        // Another process may make room, too.
+        // Another process may remove files too.
         let Some(metadata) = if_exists(entry.metadata())? else { continue };
         let path = entry.path();
         let left_behind = entry.file_name().to_string_lossy().starts_with(".tmp");
@@ -169,7 +169,7 @@ fn make_room(folder: &Path, extension: &OsStr, room: u64) -> io::Result<()> {
 /// Rejects anything but a regular file.
 ///
 /// # Errors
-/// Says what it is.
+/// If it is something else; says what it is.
 pub fn must_be_file(found: &Metadata) -> io::Result<()> {
     if found.is_file() {
         return Ok(());
@@ -190,7 +190,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     })?;
     must_be_file(&found)?;
     let file = at_once(File::options().read(true), false).open(path)?;
-    // It may have changed in between.
+    // The path may have been replaced in between.
     must_be_file(&file.metadata()?)?;
     Ok(file)
 }
@@ -198,7 +198,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// As [`open`], and if it is larger.
+/// Those of [`open`], and if the file is larger.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     read_limited(open(path)?, limit)
 }
@@ -206,7 +206,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// Reads everything, up to `limit` bytes.
 ///
 /// # Errors
-/// If it can't be read, or is larger.
+/// If reading fails, or there are more bytes.
 pub fn read_limited(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -224,16 +224,15 @@ pub fn read_limited(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
 /// Reads a whole text file of at most `limit` bytes.
 ///
 /// # Errors
-/// As [`read`], and if it is not UTF-8.
+/// Those of [`read`], and if it is not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     utf8(read(path, limit)?)
 }
 
-/// Maximum size of a safetensors file's header; ten thousand tensors take one MB.
+/// Maximum size of a safetensors file's header; ten thousand tensors need one MB.
 const LARGEST_HEADER: u64 = 32 << 20;
 
-/// Reads a safetensors file's header, which follows its length in eight bytes. Returns the offset of the values and the header's
-/// text.
+/// Reads a safetensors file's header, which follows its length in eight bytes. Returns the offset of the values and the header's text.
 ///
 /// # Errors
 /// Of kind [`io::ErrorKind::InvalidData`] if the file can't have such a header.
@@ -257,13 +256,13 @@ pub fn safetensors_header(file: &mut File) -> io::Result<(u64, Vec<u8>)> {
     Ok((8 + length, text))
 }
 
-/// Maximum time to wait for a pipe that a person names.
+/// Maximum time to wait for a pipe.
 const PIPE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reads a whole text that a person names: a regular file, or a pipe such as `<(...)` or `/dev/stdin`. A pipe can be read once.
+/// Reads a text file that a person names: a regular file, or a pipe such as `<(...)` or `/dev/stdin`. A pipe can be read only once.
 ///
 /// # Errors
-/// As [`read_text`], but on a pipe only if it doesn't end in time.
+/// Those of [`read_text`], except that a pipe is an error only if it doesn't end in time.
 pub fn read_file_or_pipe(path: &Path, limit: u64) -> io::Result<String> {
     read_given_in(path, limit, PIPE_TIMEOUT)
 }
@@ -274,8 +273,7 @@ fn read_given_in(path: &Path, limit: u64, time: Duration) -> io::Result<String> 
     }
     let (sender, text) = channel();
     let path = path.to_owned();
-    // Opening a pipe blocks until there is a writer, and a blocked thread can't be stopped; it ends with the process, which is
-    // soon.
+    // Opening a pipe blocks until there is a writer, and a blocked thread can't be stopped; it ends with the process, soon afterwards.
     std::thread::Builder::new().name("pipe".into()).spawn(move || {
         let text = File::open(path).and_then(|pipe| read_limited(pipe, limit)).and_then(utf8);
         let _ = sender.send(text);
@@ -290,10 +288,10 @@ fn utf8(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
-/// How the names of temporary files in a run's folder begin and end. Nobody else makes such names.
+/// Prefix and suffix of the names of temporary files in a run's folder. No other program uses such names.
 const TEMPORARY: (&str, &str) = (".rlhost-", ".tmp");
 
-/// Creates a temporary file, to be renamed, with the permissions of any new file.
+/// Creates a temporary file, to be renamed, with the permissions of an ordinary new file.
 pub fn temporary_in(folder: &Path) -> io::Result<NamedTempFile> {
     #[cfg_attr(not(unix), allow(unused_mut))]
     let mut builder = tempfile::Builder::new();
@@ -302,15 +300,15 @@ pub fn temporary_in(folder: &Path) -> io::Result<NamedTempFile> {
     builder.prefix(TEMPORARY.0).suffix(TEMPORARY.1).tempfile_in(folder)
 }
 
-/// Returns whether a name is that of a file that [`temporary_in`] makes.
+/// Returns whether a name is that of a file created by [`temporary_in`].
 pub fn is_temporary(name: &str) -> bool {
     name.starts_with(TEMPORARY.0) && name.ends_with(TEMPORARY.1)
 }
 
-/// Returns whether a file exists that is not a link.
+/// Returns whether a regular file, not a link, exists at a path.
 ///
 /// # Errors
-/// If something else is there, or this can't be determined.
+/// If something else exists there, or this can't be determined.
 pub fn exists_as_file(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(found) => must_be_file(&found).map(|()| true),
@@ -319,7 +317,7 @@ pub fn exists_as_file(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Opens a file for writing as `options` say, without truncating it; creates it if it is missing.
+/// Opens a file for writing with these `options`, without truncating it; creates it if it is missing.
 ///
 /// # Errors
 /// On a link or anything else but a regular file.
@@ -333,7 +331,7 @@ pub fn open_for_writing(path: &Path, options: &mut OpenOptions) -> io::Result<Fi
 /// Creates a folder if it doesn't exist.
 ///
 /// # Errors
-/// Also on a link.
+/// If it can't be created, or a link exists there.
 pub fn create_folder(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}

@@ -1,4 +1,4 @@
-//! Options of TRL that are not keys of rlhost, and how each is treated. `host/docs/trl.md` has the table.
+//! Options of TRL that are not keys of rlhost, and the treatment of each. `host/docs/trl.md` has the table.
 
 use super::PluginEntry;
 use super::sharding_settings::DIVIDED;
@@ -6,41 +6,41 @@ use super::values::scalar;
 use std::path::Path;
 use toml::{Table, Value};
 
-/// How an option is treated.
+/// Treatment of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionTreatment {
-    /// It is accepted and has no effect.
+    /// The option is accepted and has no effect.
     NotNeeded,
-    /// It is appended to the value of a key, after this character.
+    /// The value is appended to the value of a key, after this character.
     AppendedTo(&'static str, char),
-    /// Its value is that of this key, whatever else sets it.
+    /// The value sets this key, and overrides all other sources.
     Sets(&'static str),
-    /// Its first value turns this key on, its second turns it off.
+    /// The first value turns this key on, the second turns it off.
     Switches(&'static str, [&'static str; 2]),
-    /// Its values are the weights of the rewards.
+    /// The values are the weights of the rewards.
     RewardWeights,
-    /// Its members, by name, set these keys.
+    /// The members of the value, by name, set these keys.
     Members(&'static [(&'static str, &'static str)]),
-    /// Its values are TRL's own rewards, which are plugins here.
+    /// The values are TRL's own rewards, for which rlhost has plugins.
     RewardFuncs,
-    /// Its value is a reward model.
+    /// The value is a reward model.
     RewardModel,
-    /// It is a part of a rollout server's URL, or says that there is a server.
+    /// The value is a part of a rollout server's URL, or says that there is a server.
     Server,
-    /// It divides a model among the processes, as `zero_stage` does.
+    /// The option divides a model among the processes, as `zero_stage` does.
     Shards,
-    /// It is accepted only with one of these values, or with one that turns it off.
+    /// The option is accepted only with one of these values, or with one that turns it off.
     Only(&'static [&'static str]),
 }
 
 /// An option of TRL that is not a key of rlhost.
 #[derive(Clone, Copy, Debug)]
 pub struct ForeignOption {
-    /// Its name.
+    /// Name of the option.
     pub name: &'static str,
-    /// How it is treated.
+    /// Treatment of the option.
     pub treatment: OptionTreatment,
-    /// Why, in one line.
+    /// Reason for the treatment, in one line.
     pub why: &'static str,
 }
 
@@ -55,12 +55,12 @@ const NONE: OptionTreatment = Only(&[]);
 
 /// A plugin that replaces one of TRL's own rewards.
 pub(super) struct RewardSubstitute {
-    /// The reward's name.
+    /// Name of the reward in TRL.
     pub name: &'static str,
-    /// Its name in TRL's metrics.
+    /// Name of the reward in TRL's metrics.
     logged: &'static str,
     pub plugin: &'static str,
-    /// Its settings, as TRL's scripts have them.
+    /// Settings of the plugin, with the values of TRL's scripts.
     settings: &'static [(&'static str, &'static str)],
     pub difference: &'static str,
 }
@@ -98,13 +98,13 @@ pub(super) static REWARDS: [RewardSubstitute; 4] = [
     },
 ];
 
-/// Returns the plugin that replaces TRL's reward of this name.
+/// Returns the plugin that replaces TRL's reward with this name.
 pub(super) fn stand_in(reward: &str) -> Option<&'static RewardSubstitute> {
     REWARDS.iter().find(|known| known.name == reward)
 }
 
 impl RewardSubstitute {
-    /// Returns its entry in the configuration.
+    /// Returns the plugin's entry in the configuration.
     fn entry(&self) -> Value {
         let config: Table = self.settings.iter().map(|(key, value)| ((*key).to_owned(), scalar(value))).collect();
         let [path, name] = [self.plugin, self.logged].map(|text| Value::String(text.to_owned()));
@@ -113,7 +113,7 @@ impl RewardSubstitute {
     }
 }
 
-/// Returns the script that a Python path names, as TRL imports it: `rewards.length` is `length` in `rewards.py` of the working folder.
+/// Returns the script that a Python path names. As TRL imports it, `rewards.length` is `length` in `rewards.py` of the working folder.
 pub(super) fn script_of(reward: &str) -> Option<String> {
     let (module, function) = reward.rsplit_once('.')?;
     let is_path = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
@@ -125,18 +125,18 @@ pub(super) fn script_of(reward: &str) -> Option<String> {
     files.iter().find(|file| Path::new(file).is_file()).map(|file| format!("{file}:{function}"))
 }
 
-/// Returns the entry of a reward that TRL's option names: a plugin in its place, or the script that it is in.
+/// Returns the entry of a reward that TRL's option names: its replacement, or the script that defines it.
 fn reward_entry(reward: &str) -> Option<Value> {
     let of_path = |path: String| Value::Table(Table::from_iter([("path".to_owned(), Value::String(path))]));
     stand_in(reward).map(RewardSubstitute::entry).or_else(|| script_of(reward).map(of_path))
 }
 
-/// Returns the items of a value that is one or a list of them.
+/// Returns the items of a list, or a single value as the only item.
 fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice)
 }
 
-/// Returns the texts of a value that is one or a list of them.
+/// Returns the texts in a list, or a single text.
 pub(super) fn texts(value: &Value) -> impl Iterator<Item = &str> {
     items(value).iter().filter_map(Value::as_str)
 }
@@ -152,7 +152,7 @@ pub(super) fn is_off(value: &Value) -> bool {
     is_empty || OFF.contains(&lowercase(value).as_str()) || value.as_float() == Some(0.0)
 }
 
-/// Options with the same treatment for the same reason.
+/// Options, grouped by treatment and reason.
 const OPTIONS: &[(OptionTreatment, &str, &[&str])] = &[
     (AppendedTo("dataset", '/'), "name the dataset OWNER/NAME/SUBSET", &["dataset_config"]),
     (AppendedTo("model", '@'), "name the model OWNER/NAME@REVISION", &["model_revision"]),
@@ -392,7 +392,7 @@ const OPTIONS: &[(OptionTreatment, &str, &[&str])] = &[
     (NONE, "completions of evaluations are not saved", &["generate_during_eval"]),
 ];
 
-/// Returns every option, group by group.
+/// Returns all options, group by group.
 pub fn options() -> impl Iterator<Item = ForeignOption> {
     let group = |&(treatment, why, names): &(OptionTreatment, &'static str, &'static [&'static str])| {
         names.iter().map(move |name| ForeignOption { name, treatment, why })
@@ -400,16 +400,16 @@ pub fn options() -> impl Iterator<Item = ForeignOption> {
     OPTIONS.iter().flat_map(group)
 }
 
-/// Returns the option of this name.
+/// Returns the option with this name.
 pub fn option(name: &str) -> Option<ForeignOption> {
     options().find(|option| option.name == name)
 }
 
 impl ForeignOption {
-    /// Returns the weights of the rewards, if the value has them.
+    /// Returns the weights of the rewards, if the value contains any.
     ///
     /// # Errors
-    /// If there are not as many numbers as rewards.
+    /// If the numbers of weights and rewards differ.
     pub(super) fn weights(&self, value: &Value, rewards: usize) -> Result<Option<Vec<f64>>, String> {
         if self.treatment != RewardWeights {
             return Ok(None);
@@ -423,7 +423,7 @@ impl ForeignOption {
         }
     }
 
-    /// Returns the rewards that the value names.
+    /// Returns the rewards in the value.
     pub(super) fn rewards(&self, value: &Value) -> Vec<Value> {
         match self.treatment {
             RewardFuncs => texts(value).filter_map(reward_entry).collect(),
@@ -436,7 +436,7 @@ impl ForeignOption {
         }
     }
 
-    /// Puts the value into the key that has it here.
+    /// Sets the corresponding key to the value.
     pub(super) fn put(&self, value: &Value, table: &mut Table) {
         if let (Members(known), Some(members)) = (self.treatment, value.as_table()) {
             let key = |name: &str| known.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| (*ours).to_owned());
@@ -517,7 +517,7 @@ mod tests {
         assert_eq!(plugins[0]["path"].as_str(), Some("answer_reward.wasm"));
         assert_eq!(plugins[0]["config"]["column"].as_str(), Some("solution"));
         assert_eq!(plugins[1]["config"]["max_completion_len"].as_integer(), Some(1280));
-        // Under TRL's names, so that two rewards may have the same plugin.
+        // TRL's names distinguish rewards that use the same plugin.
         let mut table = Table::new();
         funcs.put(&given(&["accuracy_reward", "reasoning_accuracy_reward", "get_soft_overlong_punishment"]), &mut table);
         let names = table["plugin"].as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap());

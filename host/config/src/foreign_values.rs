@@ -1,4 +1,4 @@
-//! Whether the values of TRL's options can be used here.
+//! Checks the values of TRL's options.
 
 use super::foreign_options::OptionTreatment::{
     AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, RewardWeights, Server, Sets, Shards, Switches,
@@ -8,10 +8,10 @@ use super::{servers, sharding};
 use toml::Value;
 
 impl ForeignOption {
-    /// Accepts a value, and logs it if the option has no effect here.
+    /// Accepts a value, and logs it if the option has no effect in rlhost.
     ///
     /// # Errors
-    /// Says why the value can't be used.
+    /// If the value can't be used; says why.
     pub fn check(&self, value: &Value) -> Result<(), String> {
         let (text, is_off) = (lowercase(value), is_off(value));
         match self.treatment {
@@ -45,7 +45,7 @@ impl ForeignOption {
             Switches(_, values) => Err(format!("is {text}; it can only be {} here: {}", values.join(" or "), self.why)),
             Only(values) if values.contains(&text.as_str()) => Ok(()),
             Only(values) if is_off => {
-                // The run then does something other than what was asked for.
+                // The run will differ from what was requested.
                 if !values.is_empty() {
                     tracing::warn!("{} {text}: {}", self.name, self.why);
                 }
@@ -57,7 +57,7 @@ impl ForeignOption {
     }
 }
 
-/// Checks the members of a table; those in `ALWAYS_ON` have no effect, since rlhost always does this.
+/// Checks the members of a table. Those in `ALWAYS_ON` have no effect, since rlhost always does the same.
 fn check_members(known: &[(&str, &str)], value: &Value) -> Result<(), String> {
     const ALWAYS_ON: [(&str, Value); 3] =
         [("do_sample", Value::Boolean(true)), ("num_beams", Value::Integer(1)), ("use_cache", Value::Boolean(true))];

@@ -1,12 +1,12 @@
-//! Reads the options of transformers about FSDP: how much it divides among the processes is a stage of ZeRO here.
+//! Reads transformers' options of FSDP. The parts that FSDP divides among the processes determine a stage of ZeRO.
 
 use super::sharding_settings::{NOT_OFFLOADED, ShardingSettings, is_on, read, shown, text, unknown};
 use toml::{Table, Value};
 
-/// The stage at which everything is divided, which FSDP does unless it is told otherwise.
+/// The stage at which everything is divided, FSDP's default.
 pub(super) const FULL: u8 = 3;
 
-/// The stage at which parameters stay whole between the passes.
+/// The stage at which parameters are not divided, so that they stay complete between the passes.
 const KEPT: u8 = 2;
 
 /// Settings of FSDP that concern only speed, memory and the files of checkpoints.
@@ -33,10 +33,10 @@ const UNUSED: [&str; 20] = [
     "wrap_policy",
 ];
 
-/// The strategies of PyTorch, by their numbers there, which accelerate's older files have.
+/// PyTorch's sharding strategies by their numbers in PyTorch, which accelerate's older files use.
 const NUMBERED: [&str; 5] = ["full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"];
 
-/// Returns the stage that a strategy of PyTorch's means.
+/// Returns the stage equivalent to a strategy of PyTorch.
 fn stage(strategy: &str) -> Result<u8, String> {
     match strategy.to_lowercase().as_str() {
         "full_shard" => Ok(FULL),
@@ -49,7 +49,7 @@ fn stage(strategy: &str) -> Result<u8, String> {
     }
 }
 
-/// Returns the name of a strategy that may be given by its number.
+/// Returns the name of a strategy, which may be given by its number.
 fn strategy(value: &Value) -> String {
     let given = text(value);
     let number = given.parse::<usize>().ok().and_then(|number| NUMBERED.get(number.checked_sub(1)?));
@@ -59,7 +59,7 @@ fn strategy(value: &Value) -> String {
 /// Reads the option `fsdp`: a switch, or words.
 ///
 /// # Errors
-/// Says what would be right.
+/// If the option can't be used; says what is valid.
 pub(super) fn parse(value: &Value) -> Result<ShardingSettings, String> {
     let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
     let texts: Vec<String> = items.iter().map(text).collect();
@@ -86,14 +86,14 @@ pub(super) fn parse(value: &Value) -> Result<ShardingSettings, String> {
 /// Reads the option `fsdp_config`: a table, or the path of a JSON file.
 ///
 /// # Errors
-/// Names the file and the setting, and says what would be right.
+/// If a setting can't be used; names the file and the setting, and the valid values.
 pub(super) fn parse_config(value: &Value) -> Result<ShardingSettings, String> {
     read(value, of_settings)
 }
 
 fn of_settings(found: &Table) -> Result<ShardingSettings, String> {
     let mut settings = ShardingSettings::default();
-    // transformers needs its option `fsdp` too; accelerate's files have only these.
+    // transformers also needs its option `fsdp`; accelerate's files have only these settings.
     if ["fsdp_sharding_strategy", "fsdp_version"].iter().any(|name| found.contains_key(*name)) {
         settings.is_on = Some(true);
     }

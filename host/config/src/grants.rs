@@ -1,5 +1,5 @@
-//! What a plugin may reach beyond computing: servers by name, limits on requests to them, the secrets that the host inserts into
-//! requests, and folders to read.
+//! A plugin's access to the outside: servers by name, limits on requests to them, secrets that the host inserts into requests, and folders
+//! to read.
 
 use super::{files, printable};
 use schemars::JsonSchema;
@@ -13,16 +13,16 @@ use std::time::Duration;
 /// Maximum size of a file that holds a secret, in bytes.
 const LONGEST_SECRET: u64 = 16 << 10;
 
-/// Minimum length of a secret in bytes: shorter ones could not be told from other text when they are removed from answers.
+/// Minimum length of a secret, in bytes: a shorter one could not be distinguished from other text when it is removed from responses.
 const SHORTEST_SECRET: usize = 8;
 
-/// Maximum allowed size of an answer: its line in the record must not exceed the maximum length of a line.
+/// Maximum allowed size of a response: its line in the record must not exceed the maximum length of a line.
 const LARGEST_RESPONSE_KB: u32 = 16 << 10;
 
 /// Maximum number of servers and secrets of one plugin.
 const MOST: usize = 100;
 
-/// The longest time that any limit may have; larger ones are reduced to it.
+/// The longest duration of any limit; longer ones are reduced to it.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Limits on the requests of a plugin.
@@ -69,7 +69,7 @@ impl Default for HttpLimits {
 }
 
 impl HttpLimits {
-    /// Returns whether nothing was set.
+    /// Returns whether all limits have their defaults.
     pub(super) fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -111,24 +111,24 @@ fn seconds(number: f64) -> Duration {
     Duration::try_from_secs_f64(number).unwrap_or(LONGEST).min(LONGEST)
 }
 
-/// A server that a plugin may send requests to.
+/// A server to which a plugin may send requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     /// Whether requests may use HTTPS.
     pub https: bool,
     /// Whether requests may use plain HTTP.
     pub http: bool,
-    /// Its name or address, in lower case; an IPv6 address in brackets.
+    /// Name or address of the server, in lower case; an IPv6 address in brackets.
     pub name: String,
-    /// Its port; the scheme's own if none.
+    /// Port of the server; the scheme's default if `None`.
     pub port: Option<u16>,
 }
 
 impl Host {
-    /// Parses `[SCHEME://]HOST[:PORT]`. Without a scheme it is https; on this machine, http too.
+    /// Parses `[SCHEME://]HOST[:PORT]`. The default scheme is https; on this machine, http too.
     ///
     /// # Errors
-    /// Says what would be right.
+    /// If the text is invalid; says what is valid.
     pub fn parse(text: &str) -> Result<Self, String> {
         let shown = printable(text, 200);
         let wrong = |detail: &str| format!("hosts: {shown:?} {detail}; write HOST:PORT, or http://HOST:PORT for one without TLS");
@@ -171,22 +171,22 @@ impl Host {
     }
 }
 
-/// Returns whether a server's name denotes this machine.
+/// Returns whether a server's name refers to this machine.
 pub fn is_local(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
     name == "localhost" || name.ends_with(".localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// The value of a secret. It can't be printed.
+/// The value of a secret, which has no `Debug` or `Display` output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Reads `env:VARIABLE` or `file:PATH`.
+    /// Reads a secret from `env:VARIABLE` or `file:PATH`.
     ///
     /// # Errors
-    /// If there is no usable secret; the error never has its text.
+    /// If there is no usable secret; the error never contains its text.
     pub fn read(name: &str, from: &str) -> Result<Self, String> {
         let text = match from.split_once(':') {
             Some(("env", variable)) => std::env::var(variable)
@@ -202,25 +202,25 @@ impl Secret {
         Ok(Self(text.to_owned()))
     }
 
-    /// Returns the text, to be put into a request.
+    /// Returns the secret's text, for insertion into a request.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 }
 
-/// Says where a secret may come from. The given text may be the secret itself.
+/// Returns an error that lists valid sources. It omits the given text, which may be the secret itself.
 fn not_a_source(name: &str) -> String {
     format!(
         "secrets.{name} must say where the secret is, env:VARIABLE or file:PATH; the secret itself must not be in a configuration"
     )
 }
 
-/// What a plugin is granted.
+/// The grants of a plugin.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Grants {
     /// The servers, as written.
     pub hosts: Vec<String>,
-    /// The secrets: name, and where the secret is.
+    /// The secrets: their names and sources.
     pub secrets: BTreeMap<String, String>,
     /// Limits on requests.
     pub http: HttpLimits,
@@ -237,7 +237,7 @@ impl Grants {
     /// Checks everything except whether secrets exist.
     ///
     /// # Errors
-    /// Names the key.
+    /// If a value is invalid; names the key.
     pub fn check(&self) -> Result<(), String> {
         self.http.check()?;
         if [self.hosts.len(), self.secrets.len(), self.folders.len()].into_iter().any(|count| count > MOST) {

@@ -1,4 +1,4 @@
-//! What a run that starts from another's checkpoint inherits from that one's configuration.
+//! Inheritance of configuration by a run that starts from another run's checkpoint.
 
 use super::keys::{ConfigKey, InheritanceRule};
 use super::{ConfigFile, Error, Overrides, PluginEntry, Result, RunConfig, keys};
@@ -13,10 +13,10 @@ impl ConfigFile {
         Ok(self.changed("algorithm", overrides, given)?.is_some())
     }
 
-    /// Refuses a file that names another algorithm, if that is what its settings are for.
+    /// Refuses a file that names another algorithm, because its settings are for that algorithm.
     ///
     /// # Errors
-    /// Names the line.
+    /// If it does; names the line.
     pub fn check_is_for(&self, algorithm: &str) -> Result<()> {
         let name = |text: &str| PluginEntry::new(text.to_owned()).name().to_owned();
         let (wanted, Some(own)) = (name(algorithm), self.text_of("algorithm")?.map(|own| name(&own))) else { return Ok(()) };
@@ -30,11 +30,11 @@ impl ConfigFile {
         Err(Error::Invalid { place: self.place_of("algorithm"), detail })
     }
 
-    /// Returns the configuration without the settings that follow from others that the command line or the `given` file changes: those
-    /// of the algorithm, if another one is named, and values that are the former one's `own` defaults.
+    /// Returns the configuration without settings that depend on others that the command line or the `given` file changes: if another
+    /// algorithm is named, the former algorithm's settings and values equal to its `own` defaults; and keys that follow a changed key.
     ///
     /// # Errors
-    /// If one of them can't be read.
+    /// If one of the files can't be read.
     pub fn inherited(self, overrides: &Overrides, given: Option<&Self>, own: &[(&str, Value)]) -> Result<Self> {
         let invalid = |detail: String| Error::Invalid { place: self.path.display().to_string(), detail };
         let defaults = Table::try_from(RunConfig::default()).map_err(|e| invalid(e.to_string()))?;
@@ -75,7 +75,7 @@ impl ConfigFile {
             Some(wanted) => Some(wanted),
             None => given.map(|file| file.text_of(key)).transpose()?.flatten(),
         };
-        // An algorithm is known by its name, wherever its file is.
+        // An algorithm is identified by its name, wherever its file is.
         let value = |text: String| if key == "algorithm" { PluginEntry::new(text).name().to_owned() } else { text };
         Ok(self.text_of(key)?.zip(wanted).map(|(was, now)| (value(was), value(now))).filter(|(was, now)| was != now))
     }

@@ -1,5 +1,5 @@
-//! Reads JSON from outside. A key that an object has twice is refused at every level, as pyarrow does, and with it `datasets`: of two
-//! values nobody can tell which was meant, and programs differ in the one that they take.
+//! Parses untrusted JSON. Duplicate keys of an object are refused at every level, as in pyarrow and therefore in `datasets`: it is unclear
+//! which value was meant, and programs differ in the one that they take.
 
 use super::printable;
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -8,29 +8,29 @@ use serde_json::{Map, Value};
 use std::cell::Cell;
 use std::fmt;
 
-/// Bytes of a key that an error repeats.
+/// Maximum length of a key in an error message, in bytes.
 const SHOWN: usize = 80;
 
-/// What a value takes.
+/// Size of a value.
 pub struct JsonSize {
-    /// Values, those within it included.
+    /// Number of values, including nested ones.
     pub values: u64,
     /// Bytes of text.
     pub text: u64,
 }
 
-/// Returns the value that the text of a file is. A byte order mark, which some editors write, may precede it.
+/// Parses the text of a file. A byte order mark, which some editors write, may precede the value.
 ///
 /// # Errors
-/// If it is not JSON, or has a key twice.
+/// If it is not JSON, or has a duplicate key.
 pub fn value(text: &str) -> serde_json::Result<Value> {
     sized(text.strip_prefix('\u{feff}').unwrap_or(text), u64::MAX).map(|(value, _)| value)
 }
 
-/// Returns the object that a text is.
+/// Parses the text of an object.
 ///
 /// # Errors
-/// As [`value`], and if it is anything else.
+/// Those of [`value`], and if the text is another kind of value.
 pub fn object(text: &str) -> serde_json::Result<Map<String, Value>> {
     match value(text)? {
         Value::Object(object) => Ok(object),
@@ -38,10 +38,10 @@ pub fn object(text: &str) -> serde_json::Result<Map<String, Value>> {
     }
 }
 
-/// Returns the value that a text is, and what it takes.
+/// Parses a text, and returns the value with its size.
 ///
 /// # Errors
-/// As [`value`], and if it has more than `most` values.
+/// Those of [`value`], and if it has more than `most` values.
 pub fn sized(text: &str, most: u64) -> serde_json::Result<(Value, JsonSize)> {
     let taken = JsonSizeVisitor { most, values: Cell::default(), text: Cell::default() };
     let mut json = serde_json::Deserializer::from_str(text);
@@ -50,7 +50,7 @@ pub fn sized(text: &str, most: u64) -> serde_json::Result<(Value, JsonSize)> {
     Ok((value, JsonSize { values: taken.values.get(), text: taken.text.get() }))
 }
 
-/// Builds a value as serde_json does, counting what it takes.
+/// Builds a value as serde_json does, and counts its size.
 struct JsonSizeVisitor {
     most: u64,
     values: Cell<u64>,

@@ -1,5 +1,5 @@
-//! Reads files of JSON lines that may be damaged, still growing, larger than memory, or somebody else's. Lines and files are read
-//! up to a limit, and unreadable lines are counted.
+//! Reads files of JSON lines that may be damaged, still growing, larger than memory, or untrusted. Lines and files are read up to a limit,
+//! and unreadable lines are counted.
 
 use super::files;
 use serde::de::DeserializeOwned;
@@ -8,26 +8,26 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Longest line that [`for_each_object`] reads. Values can take forty times as much.
+/// Maximum length of a line that [`for_each_object`] reads, in bytes. Parsed values can take forty times as much.
 const LONGEST_LINE: u64 = 1 << 20;
 
-/// Longest line with a completion.
+/// Maximum length of a line with a completion, in bytes.
 pub const LONGEST_COMPLETION: u64 = 8 << 20;
 
-/// The most that is read of a file, unless a reader is told otherwise.
+/// Default maximum number of bytes read of a file.
 const MOST: u64 = 4 << 30;
 
-/// What was not read from a file.
+/// Parts of a file that were not read.
 #[derive(Debug, Default)]
 pub struct UnreadLines {
     lines: u64,
-    /// Number of the first such line.
+    /// Number of the first line that is not an object.
     first: u64,
     /// Number of lines that are too long, the number of the first, and their limit.
     long: u64,
     first_long: u64,
     longest: u64,
-    /// Where it was cut off, in bytes.
+    /// Offset at which reading stopped because of the file's limit, in bytes.
     cut: Option<u64>,
 }
 
@@ -58,9 +58,9 @@ impl UnreadLines {
 /// A line of a file.
 #[derive(Debug, PartialEq)]
 pub enum BoundedLine<'a> {
-    /// All of it, with the line's end.
+    /// A complete line, including its line end.
     Whole(&'a [u8]),
-    /// It is longer than lines may be.
+    /// The line is longer than the limit.
     TooLong,
 }
 
@@ -71,17 +71,17 @@ pub struct JsonLinesReader {
     most: u64,
     length: u64,
     text: Vec<u8>,
-    /// Where the last line begins, in bytes, and its number, from 1.
+    /// Offset of the last line, in bytes, and its number, from 1.
     begin: u64,
     end: u64,
     number: u64,
-    /// Whether the rest of the last line is still to be passed over.
+    /// Whether the rest of the last line remains to be skipped.
     is_within: bool,
     unread: UnreadLines,
 }
 
 impl JsonLinesReader {
-    /// Opens a file whose lines are up to `longest` bytes.
+    /// Opens a file with lines of up to `longest` bytes.
     ///
     /// # Errors
     /// If it is not a regular file or can't be read.
@@ -93,13 +93,13 @@ impl JsonLinesReader {
         Ok(Self { from, longest, most: MOST, length, text, begin: 0, end: 0, number: 0, is_within: false, unread })
     }
 
-    /// Reads only so many bytes.
+    /// Sets the maximum number of bytes read.
     #[must_use]
     pub fn with_limit(self, most: u64) -> Self {
         Self { most, ..self }
     }
 
-    /// Returns the next line; none at the file's end, and before an unterminated last line, which is still being written.
+    /// Returns the next line; `None` at the end of the file, and before an unterminated last line, which is still being written.
     ///
     /// # Errors
     /// If the file can't be read.
@@ -122,7 +122,7 @@ impl JsonLinesReader {
         Ok(Some(BoundedLine::TooLong))
     }
 
-    /// Returns the next line that is an object of this type, and counts those that are none.
+    /// Returns the next line that is an object of this type; other lines are counted.
     ///
     /// # Errors
     /// If the file can't be read.
@@ -139,7 +139,7 @@ impl JsonLinesReader {
         Ok(None)
     }
 
-    /// Counts the last line as one that is not read.
+    /// Counts the last line as unreadable.
     pub fn count_unread(&mut self) {
         self.count(self.is_within);
     }
@@ -159,7 +159,7 @@ impl JsonLinesReader {
         &self.text
     }
 
-    /// Returns where the last line begins, in bytes.
+    /// Returns the offset of the last line, in bytes.
     pub fn offset(&self) -> u64 {
         self.begin
     }
@@ -169,7 +169,7 @@ impl JsonLinesReader {
         self.number
     }
 
-    /// Goes to a line that begins at `offset`.
+    /// Seeks to a line that begins at offset `place`.
     ///
     /// # Errors
     /// If the file can't be read.
@@ -179,7 +179,7 @@ impl JsonLinesReader {
         Ok(())
     }
 
-    /// Goes to the line of this number, which begins at `offset`.
+    /// Seeks to the line with this number, which begins at offset `place`.
     ///
     /// # Errors
     /// If the file can't be read.
@@ -189,13 +189,13 @@ impl JsonLinesReader {
         Ok(())
     }
 
-    /// Returns what was not read.
+    /// Returns the parts that were not read.
     pub fn unread(self) -> UnreadLines {
         UnreadLines { cut: (self.length > self.most).then_some(self.most), longest: self.longest, ..self.unread }
     }
 }
 
-/// Calls `take` with each object among a file's lines. Skips an unterminated last line, which is still being written.
+/// Calls `take` with each object in a file. Skips an unterminated last line, which is still being written.
 ///
 /// # Errors
 /// If it is not a regular file or can't be read.
@@ -207,7 +207,7 @@ pub fn for_each_object(path: &Path, mut take: impl FnMut(Map<String, Value>)) ->
     Ok(reader.unread())
 }
 
-/// Skips what is left of a line; returns its bytes.
+/// Skips the rest of a line; returns its length in bytes.
 fn skip_line(reader: &mut impl BufRead) -> io::Result<u64> {
     let mut skipped = 0;
     loop {

@@ -1,29 +1,29 @@
-//! How a key is shown: its heading in `--help`, and the values that a shell completes.
+//! Display of keys: the heading in `--help`, and the values that a shell completes.
 
 use super::RunConfig;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// How a key is shown: its heading in `--help`, and the values that a shell completes.
+/// Display of a key: its heading in `--help`, and the values that a shell completes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyDisplay {
     /// Heading under which `--help` lists the key.
     pub heading: String,
-    /// All of its values, or some of them.
+    /// All values of the key, or some of them.
     pub examples: Vec<String>,
-    /// Whether its value may be a path.
+    /// Whether the key's value may be a path.
     pub is_path: bool,
 }
 
-/// Returns how the key of this name is shown.
+/// Returns the display of the key with this name.
 pub fn shown(key: &str) -> Option<&'static KeyDisplay> {
     static SHOWN: LazyLock<BTreeMap<String, KeyDisplay>> = LazyLock::new(|| {
         let schema = schemars::schema_for!(RunConfig).to_value();
         let none = Map::new();
         let (mut all, mut heading) = (BTreeMap::new(), String::new());
         for (name, property) in schema["properties"].as_object().unwrap_or(&none) {
-            // A heading is that of the keys after it, too.
+            // A heading also applies to the keys after it.
             if let Some(own) = property["heading"].as_str() {
                 own.clone_into(&mut heading);
             }
@@ -55,7 +55,7 @@ impl KeyDisplay {
     }
 }
 
-/// Returns the words that a schema allows, also where it refers to one of the `definitions`.
+/// Returns the words that a schema allows; the schema may refer to one of the `definitions`.
 fn values_of(schema: &Value, definitions: &Value) -> Vec<String> {
     let referred = schema["$ref"].as_str().and_then(|to| to.rsplit('/').next()).map(|name| &definitions[name]);
     let schema = referred.unwrap_or(schema);

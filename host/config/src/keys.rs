@@ -7,62 +7,62 @@ use std::sync::LazyLock;
 /// Whether a key may change when a run resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumeRule {
-    /// It may not: the results would change.
+    /// The key may not change, because the results would.
     Fixed,
-    /// It may: the results do not depend on it.
+    /// The key may change, because the results do not depend on it.
     Free,
-    /// What it names is compared separately.
+    /// The object that the key names is compared separately.
     Compared,
 }
 
 /// A top-level key.
 #[derive(Clone, Debug)]
 pub struct ConfigKey {
-    /// Its name.
+    /// Name of the key.
     pub name: String,
-    /// What it means.
+    /// Help text of the key.
     pub help: String,
-    /// The JSON type of its value.
+    /// JSON type of the value.
     pub kind: &'static str,
-    /// Whether it is a list of numbers.
+    /// Whether the value is a list of numbers.
     pub of_numbers: bool,
-    /// Whether it may change when a run resumes.
+    /// Whether the key may change when a run resumes.
     pub on_resume: ResumeRule,
     /// Whether each process of a run may have its own value.
     pub is_per_rank: bool,
-    /// Its names in other programs.
+    /// Names of the key in other programs.
     pub aliases: Vec<String>,
-    /// The value of its flag when none is given.
+    /// Value of the flag if it is given without one.
     pub bare: Option<String>,
-    /// Whether it has a flag.
+    /// Whether the key has a flag.
     pub has_flag: bool,
-    /// Whether it is a table, or a list of tables, in which `--set` sets something.
+    /// For a table, or a list of tables: how `--set` sets a key in it.
     pub table: Option<TableShape>,
-    /// Whether it may change while a run goes on.
+    /// Whether the key may change during a run.
     pub live: bool,
-    /// Whether a run that starts from another's checkpoint inherits its value.
+    /// Whether a run that starts from another run's checkpoint inherits the value.
     pub inherited: InheritanceRule,
 }
 
-/// When a run that starts from another's checkpoint inherits a key.
+/// When a run that starts from another run's checkpoint inherits a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InheritanceRule {
     /// Always.
     Always,
-    /// With the same algorithm only: it belongs to that, which defines it, sets its default, or is the only one to take it.
+    /// Only with the same algorithm, which defines the key, sets its default, or is the only one to use it.
     WithAlgorithm,
-    /// With the same value of another key only, from which it follows unless it is set.
+    /// Only with the same value of this other key, which determines the default.
     With(String),
 }
 
-/// How a key holds what `--set` sets in it.
+/// Structure of a table in which `--set` sets keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableShape {
-    /// One table.
+    /// A single table.
     Single,
-    /// One of each name.
+    /// A list of named tables.
     ByName,
-    /// A list of one table.
+    /// A list of a single table.
     SingletonList,
 }
 
@@ -113,7 +113,7 @@ impl ConfigKey {
     }
 }
 
-/// Returns whether a schema is an object's, also where it refers to one of the `definitions`.
+/// Returns whether a schema describes an object; the schema may refer to one of the `definitions`.
 fn is_object(schema: &Value, definitions: &Value) -> bool {
     let referred = schema["$ref"].as_str().and_then(|to| to.rsplit('/').next()).map(|name| &definitions[name]);
     referred.unwrap_or(schema)["type"] == "object"
@@ -130,7 +130,7 @@ pub fn keys() -> &'static [ConfigKey] {
     &KEYS
 }
 
-/// Returns the key of this name.
+/// Returns the key with this name.
 pub fn key(name: &str) -> Option<&'static ConfigKey> {
     keys().iter().find(|key| key.name == name)
 }
@@ -166,7 +166,7 @@ mod tests {
         let seed = key("seed").unwrap();
         assert_eq!((seed.on_resume, seed.is_per_rank, seed.aliases.len()), (ResumeRule::Fixed, false, 0));
         assert_eq!(key("plugin").unwrap().on_resume, ResumeRule::Compared);
-        // Of a type of its own, whose schema stands elsewhere.
+        // The key has its own type, whose schema is a separate definition.
         assert_eq!(key("report_to").unwrap().on_resume, ResumeRule::Free);
         let set =
             |of: TableShape| keys().iter().filter(|key| key.table == Some(of)).map(|key| key.name.as_str()).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Builds a configuration from files, flags that override them, and `--set`, which overrides both.
+//! Builds a configuration from layers: files, flags that override them, and `--set`, which overrides both.
 
 use super::foreign_options::{self, ForeignOption, OptionTreatment};
 use super::lines::line_of;
@@ -29,7 +29,7 @@ impl ConfigFile {
     /// Reads a regular file.
     ///
     /// # Errors
-    /// On anything but a regular file of text.
+    /// If it is anything but a regular text file.
     pub fn read(path: &Path) -> Result<Self> {
         Self::from_text(path, files::read_text(path, LARGEST))
     }
@@ -37,7 +37,7 @@ impl ConfigFile {
     /// Reads a file that a person names, which may be a pipe.
     ///
     /// # Errors
-    /// On a folder, a device, or anything but text.
+    /// If it is a folder, a device, or not text.
     pub fn read_file_or_pipe(path: &Path) -> Result<Self> {
         Self::from_text(path, files::read_file_or_pipe(path, LARGEST))
     }
@@ -74,15 +74,15 @@ impl ConfigFile {
         Ok(self.table()?.into_iter().map(|(key, _)| key).filter(|key| own_name(key).is_none()).collect())
     }
 
-    /// Parses the file as it is.
+    /// Parses the file without converting its keys.
     ///
     /// # Errors
-    /// Names the line.
+    /// If the file can't be parsed; names the line.
     pub fn table(&self) -> Result<Table> {
         let parsed = match self.path.extension().and_then(|ending| ending.to_str()) {
             Some("yaml" | "yml") => yaml::table(&self.text),
             Some("toml") => toml_table(&self.text),
-            // A pipe has no ending.
+            // A pipe has no extension.
             _ => toml_table(&self.text).or_else(|error| yaml::table(&self.text).map_err(|_| error)),
         };
         parsed.map_err(|(line, detail)| Error::Invalid { place: self.place(line), detail })
@@ -92,19 +92,19 @@ impl ConfigFile {
         format!("{}:{line}", self.path.display())
     }
 
-    /// Returns the place of a top-level key, for errors.
+    /// Returns the place of a top-level key, for error messages.
     pub(super) fn place_of(&self, key: &str) -> String {
         self.place(line_of(&self.text, key, None))
     }
 
-    /// Returns the place of what is wrong with a top-level key's value: of the key within that the error names as unknown.
+    /// Returns the place of an error in a top-level key's value: that of the nested key that the error names as unknown.
     fn place_within(&self, key: &str, detail: &str) -> String {
         let inner = detail.strip_prefix(UNKNOWN_KEY).and_then(|rest| rest.split('`').next());
         self.place(line_of(&self.text, key, inner))
     }
 }
 
-/// Parses TOML; the error has the line.
+/// Parses TOML; an error includes the line.
 fn toml_table(text: &str) -> std::result::Result<Table, (usize, String)> {
     toml::from_str(text).map_err(|e: toml::de::Error| (line_at(text, e.span()), reworded(e.message())))
 }
@@ -114,24 +114,23 @@ fn line_at(text: &str, span: Option<Range<usize>>) -> usize {
     span.map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1)
 }
 
-/// The settings of a run that names neither a model nor a dataset.
+/// Settings of a run that names neither a model nor a dataset.
 const BUILT_IN_RUN: &str = include_str!("../../../examples/builtin-model/run.toml");
 
-/// Reads files, each overriding those before it, applies the command line, and checks the result. The files have keys of rlhost
-/// only.
+/// Reads files, each overriding those before it, applies the command line, and checks the result. The files may have only keys of rlhost.
 ///
 /// # Errors
-/// Names the file and line, or the flag, and what would be right.
+/// If a value is invalid; names the file and line, or the flag, and the valid values.
 pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides) -> Result<RunConfig> {
     let files: Vec<ConfigFile> = files.into_iter().map(ConfigFile::read).collect::<Result<_>>()?;
     read_files(&files, overrides, &[])
 }
 
-/// Merges files that have been read, each overriding those before it, applies the command line, and checks the result. Top-level
-/// keys of the files may also be `settings` of the algorithm.
+/// Merges parsed files, each overriding those before it, applies the command line, and checks the result. Top-level keys of the files may
+/// also be `settings` of the algorithm.
 ///
 /// # Errors
-/// As [`read`].
+/// Those of [`read`].
 pub fn read_files<'a>(
     files: impl IntoIterator<Item = &'a ConfigFile>,
     overrides: &Overrides,
@@ -155,7 +154,7 @@ pub fn read_files<'a>(
     let mut by_user = table.clone();
     if !["model", "dataset"].iter().any(|key| table.contains_key(*key) || overrides.value_of(key).is_some()) {
         let own = ConfigFile { path: "run.toml".into(), text: BUILT_IN_RUN.to_owned() };
-        // Its reward is for runs that name none, and its steps for those that don't say how long they are.
+        // The built-in reward is for runs that name none, and the built-in steps for those that don't set their length.
         let is_given = |key: &str| table.contains_key(key) || overrides.value_of(key).is_some();
         let in_epochs = is_given("num_train_epochs");
         let is_meant = |key: &str| match key {
@@ -190,27 +189,27 @@ pub fn read_files<'a>(
     Ok(config)
 }
 
-/// Drops the rank of an adapter that is turned off in so many words, as TRL does; a rank alone asks for one here.
+/// Drops the rank of an adapter that is explicitly turned off, as TRL does; otherwise a rank alone turns an adapter on.
 fn without_unused_adapter(table: &mut Table) {
     if table.get("use_peft") == Some(&Value::Boolean(false)) {
         table.remove("lora_r");
     }
 }
 
-/// What must be known of a configuration before the algorithm's settings are.
+/// Configuration that is needed before the algorithm's settings are known.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct BootstrapConfig {
-    /// The algorithm; none for the default one.
+    /// The algorithm; `None` for the default one.
     pub algorithm: Option<String>,
-    /// Its resource limits.
+    /// Resource limits of the algorithm.
     pub loss_limits: PluginLimits,
     /// Number of CPU threads.
     pub num_threads: Option<usize>,
 }
 
 impl BootstrapConfig {
-    /// Finds it in files, flags and sets, whatever else is wrong with them.
+    /// Reads the bootstrap configuration from files, flags and `--set`, ignoring errors in other keys.
     ///
     /// # Errors
     /// If a file can't be parsed.
@@ -227,12 +226,12 @@ impl BootstrapConfig {
             insert(&mut table, &set.canonical(), set.value());
         }
         table.retain(|key, _| ["algorithm", "loss_limits", "num_threads"].contains(&key));
-        // What is wrong with these is reported when the whole is read.
+        // Errors in these values are reported when the complete configuration is read.
         Ok(table.try_into().unwrap_or_default())
     }
 }
 
-/// Returns the keys in the user's files and flags, and those that are set one by one.
+/// Returns the keys that are set by the user's files, flags and `--set`.
 fn set_by_user(by_user: &Table, overrides: &Overrides) -> BTreeSet<String> {
     let of_sets = |set: &KeyAssignment| {
         let path =
@@ -244,7 +243,7 @@ fn set_by_user(by_user: &Table, overrides: &Overrides) -> BTreeSet<String> {
     in_table(by_user).chain(overrides.sets.iter().flat_map(of_sets)).chain(rewards).collect()
 }
 
-/// Overrides the keys of earlier files with a file's own. Settings of the algorithm are replaced one by one.
+/// Overrides the keys of earlier files with those of a file. Settings of the algorithm are replaced individually.
 fn merge(table: &mut Table, mut own: Table) {
     if let (Some(Value::Table(before)), Some(Value::Table(loss))) = (table.get_mut("loss"), own.get_mut("loss")) {
         let after = std::mem::take(loss);
@@ -254,8 +253,8 @@ fn merge(table: &mut Table, mut own: Table) {
     table.extend(own);
 }
 
-/// Returns a file's keys under their canonical names, with the algorithm's settings in the table `loss`. Adds options of TRL that
-/// are not keys to `foreign_options`, except those that flags override.
+/// Returns a file's keys under their canonical names, with the algorithm's settings in the table `loss`. Adds options of TRL that are not
+/// keys to `foreign_options`, except those that flags override.
 fn checked(
     file: &ConfigFile,
     settings: &[String],
@@ -323,7 +322,7 @@ fn apply_flags(table: &mut Table, overrides: &Overrides) -> Result<()> {
     check_finite(table)
 }
 
-/// Rejects numbers that are infinite or NaN, which make no sense in any key.
+/// Rejects infinite numbers and NaN, which are invalid for every key.
 fn check_finite(table: &Table) -> Result<()> {
     match table.iter().find_map(|(key, value)| Some((key, not_finite(value)?))) {
         Some((key, (inner, number))) => {

@@ -1,5 +1,5 @@
-//! Everything that can be configured: plain structs with TRL's names and defaults, their validation, and how files and flags are
-//! merged into one. Knows neither tensors nor plugins.
+//! Configuration: plain structs with TRL's names and defaults, their validation, and merging of files and flags. This crate depends neither
+//! on tensors nor on plugins.
 
 pub mod activity;
 mod address;

@@ -1,12 +1,12 @@
-//! Finds the line of a configuration file on which a key is, for errors.
+//! Finds a key's line in a configuration file, for error messages.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Tables whose keys are not rlhost's.
+/// Tables whose keys are not defined by rlhost.
 const FREE: [&str; 3] = ["config", "folders", "secrets"];
 
-/// Returns the line of a top-level key, or of the key `inner` within its value; 1 if it is nowhere.
+/// Returns the line of a top-level key, or of the key `inner` within its value; 1 if it is not found.
 pub(super) fn line_of(text: &str, key: &str, inner: Option<&str>) -> usize {
     let line = match DeTable::parse(text) {
         Ok(table) => in_toml(table.get_ref(), key, inner).map(|at| text[..at.min(text.len())].matches('\n').count()),
@@ -15,20 +15,20 @@ pub(super) fn line_of(text: &str, key: &str, inner: Option<&str>) -> usize {
     line.map_or(1, |line| line + 1)
 }
 
-/// Returns where a key begins, in bytes.
+/// Returns the offset of a key, in bytes.
 fn in_toml(table: &DeTable<'_>, key: &str, inner: Option<&str>) -> Option<usize> {
     let (name, value) = table.iter().find(|(name, _)| name.get_ref() == key)?;
     let within = inner.and_then(|inner| below(value, inner));
     Some(within.unwrap_or_else(|| name.span().start))
 }
 
-/// Returns where a key begins somewhere within a value.
+/// Returns the offset of a key that is nested in a value.
 fn below(value: &Spanned<DeValue<'_>>, key: &str) -> Option<usize> {
     match value.get_ref() {
         DeValue::Array(items) => items.iter().find_map(|item| below(item, key)),
         DeValue::Table(table) => {
             let own = table.iter().find(|(name, _)| name.get_ref() == key).map(|(name, _)| name.span().start);
-            // What a plugin's own settings are called says nothing about the other tables.
+            // A plugin's own settings may have the same names as keys of other tables.
             let fixed = || table.iter().filter(|(name, _)| !FREE.contains(&name.get_ref().as_ref()));
             own.or_else(|| fixed().find_map(|(_, value)| below(value, key)))
         }
@@ -36,7 +36,7 @@ fn below(value: &Spanned<DeValue<'_>>, key: &str) -> Option<usize> {
     }
 }
 
-/// Returns the index of the line on which a key is, by how lines begin.
+/// Returns the index of a key's line, judging by the beginnings of lines.
 fn in_yaml(text: &str, key: &str, inner: Option<&str>) -> Option<usize> {
     let quotes: &[char] = &['"', '\''];
     let begins = |line: &str, key: &str| {

@@ -1,9 +1,9 @@
-//! The keys of a low-rank adapter.
+//! Keys of a low-rank adapter.
 
 use super::{RunConfig, did_you_mean, shortest};
 
-/// Linear layers that an adapter can apply to, in all model families: most have the first seven, Phi 3 joins some of them, and
-/// the others belong to GPT-NeoX, StarCoder 2, GPT-2 and Granite MoE Shared.
+/// Linear layers that an adapter can apply to, in all model families: most families have the first seven, Phi 3 joins some of them, and the
+/// others belong to GPT-NeoX, StarCoder 2, GPT-2 and Granite MoE Shared.
 const MODULES: [&str; 27] = [
     "q_proj",
     "k_proj",
@@ -34,7 +34,7 @@ const MODULES: [&str; 27] = [
     "in_proj_a",
 ];
 
-/// Means all of them.
+/// The name that selects all layers.
 const ALL: &str = "all-linear";
 
 fn listed(given: &Option<Vec<String>>) -> impl Iterator<Item = &str> {
@@ -43,7 +43,7 @@ fn listed(given: &Option<Vec<String>>) -> impl Iterator<Item = &str> {
 }
 
 impl RunConfig {
-    /// Whether the keys ask for an adapter.
+    /// Returns whether the keys request an adapter.
     pub fn asks_for_adapter(&self) -> bool {
         self.use_peft || self.lora_r.is_some()
     }
@@ -61,12 +61,12 @@ impl RunConfig {
         Ok(modules.iter().filter(|module| all || given.contains(module)).map(|module| (*module).to_owned()).collect())
     }
 
-    /// Returns the given names, whether several in one text or each by itself.
+    /// Returns the given names, which may be separate or joined in one text.
     fn lora_modules(&self) -> impl Iterator<Item = &str> {
         listed(&self.lora_target_modules)
     }
 
-    /// Returns the names of the modules that are trained whole beside an adapter.
+    /// Returns the names of the modules that are fully trained in addition to an adapter.
     pub fn whole_modules(&self) -> impl Iterator<Item = &str> {
         listed(&self.lora_modules_to_save)
     }

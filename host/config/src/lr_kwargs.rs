@@ -1,4 +1,4 @@
-//! The shape of the schedule, with the settings that `lr_scheduler_kwargs` holds for it.
+//! The shape of the schedule, with its settings from `lr_scheduler_kwargs`.
 
 use super::RunConfig;
 use super::schedule::PlateauArgs;
@@ -10,14 +10,14 @@ use super::values::reworded;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Most cycles of a cosine; with more, a cycle is shorter than any run's step.
+/// Maximum number of cycles of a cosine; with more, a cycle would be shorter than a step of any run.
 const MOST_CYCLES: f64 = 1e6;
 
 impl RunConfig {
     /// Returns the shape of the schedule.
     ///
     /// # Errors
-    /// If `lr_scheduler_kwargs` does not fit `lr_scheduler_type`: the key, and what would be right.
+    /// If `lr_scheduler_kwargs` does not fit `lr_scheduler_type`; the error is the key, and the valid values.
     pub fn lr_shape(&self) -> Result<LrShape, ScheduleFault> {
         self.check_cycles()?;
         let shape = match self.lr_scheduler_type {
@@ -56,7 +56,7 @@ impl RunConfig {
         shape.map_err(|detail| ("lr_scheduler_kwargs", detail))
     }
 
-    /// Refuses a number of cycles for which a cosine has no value.
+    /// Refuses a number of cycles for which the cosine is undefined.
     fn check_cycles(&self) -> Result<(), ScheduleFault> {
         let given = self.lr_scheduler_kwargs.get("num_cycles").and_then(Value::as_f64);
         match given.filter(|cycles| !(0.0..=MOST_CYCLES).contains(cycles)) {
@@ -96,7 +96,7 @@ impl RunConfig {
     }
 }
 
-/// What a key of a schedule may not be.
+/// An invalid key of a schedule, and the reason.
 type ScheduleFault = (&'static str, String);
 
 fn one_minimum(min_lr: Option<f64>, min_lr_rate: Option<f64>) -> Result<(), String> {

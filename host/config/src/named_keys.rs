@@ -1,11 +1,11 @@
-//! The keys of a configuration that have a value other than by default.
+//! The keys of a configuration that are set explicitly.
 
 use super::PluginEntry;
 use std::collections::BTreeSet;
 use toml::{Table, Value};
 
-/// The keys that have a value in files, flags or sets, with those within tables and entries of plugins after a dot. The built-in run, for
-/// which the user names neither a model nor a dataset, names some too.
+/// The keys that are set in files, flags or `--set`; keys within tables and plugin entries follow a dot. The built-in run, for which the
+/// user names neither a model nor a dataset, sets some too.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NamedKeys {
     by_user: BTreeSet<String>,
@@ -13,12 +13,12 @@ pub struct NamedKeys {
 }
 
 impl NamedKeys {
-    /// Creates it of the keys that the user named and of those that a table has besides, from the built-in run.
+    /// Creates the set from the keys that the user named; all other keys of the table come from the built-in run.
     pub(super) fn new(by_user: BTreeSet<String>, all: &Table) -> Self {
         Self { by_built_in_run: in_table(all).filter(|key| !BTreeSet::contains(&by_user, key)).collect(), by_user }
     }
 
-    /// Returns whether a key has a value of its own, so that an algorithm's default does not apply to it.
+    /// Returns whether a key is set, so that an algorithm's default does not apply to it.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
         self.by_user.contains(key) || self.by_built_in_run.contains(key)
@@ -31,7 +31,7 @@ impl NamedKeys {
 }
 
 impl<const N: usize> From<[String; N]> for NamedKeys {
-    /// Creates it of keys that the user named.
+    /// Creates the set from keys that the user named.
     fn from(by_user: [String; N]) -> Self {
         Self { by_user: by_user.into(), by_built_in_run: BTreeSet::new() }
     }

@@ -1,4 +1,4 @@
-//! The optimizer with the settings that `optim_args` holds for it.
+//! The optimizer, with its settings from `optim_args`.
 
 use super::optimizer::{AdafactorArgs, MuonArgs, OptimizerName, OptimizerRule, RmsPropArgs, SgdArgs};
 use super::values::reworded;
@@ -13,7 +13,7 @@ impl RunConfig {
     /// Returns the optimizer with its settings.
     ///
     /// # Errors
-    /// If `optim_args` does not fit `optim`: the key, and what would be right.
+    /// If `optim_args` does not fit `optim`; the error is the key, and the valid values.
     pub fn rule(&self) -> Result<OptimizerRule, OptimizerFault> {
         let adamw = |rule: OptimizerRule| self.without_args("--adam-beta1, --adam-beta2 and --adam-epsilon").map(|()| rule);
         let rule = match self.optim {
@@ -57,7 +57,7 @@ impl RunConfig {
         rule.map_err(|detail| ("optim_args", detail))
     }
 
-    /// Checks the optimizer's keys, and that none is given that it does not use.
+    /// Checks the optimizer's keys, and that no key is set that it does not use.
     pub(super) fn check_rule(&self) -> Result<(), OptimizerFault> {
         let rule = self.rule()?;
         let default = Self::default();

@@ -1,4 +1,4 @@
-//! The keys of the optimizer: its name and the settings that `optim_args` may hold for it.
+//! Keys of the optimizer: its name and its settings in `optim_args`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,12 +19,12 @@ pub enum OptimizerName {
         alias = "paged_adamw_32bit"
     )]
     AdamwTorch,
-    /// AdamW with moments in 8 bits, as bitsandbytes has it (arXiv 2110.02861).
+    /// AdamW with moments in 8 bits, as in bitsandbytes (arXiv 2110.02861).
     #[serde(rename = "adamw_8bit", alias = "adamw_bnb_8bit", alias = "adamw_torch_8bit", alias = "paged_adamw_8bit")]
     Adamw8Bit,
     /// Stochastic gradient descent.
     Sgd,
-    /// RMSprop (Tieleman and Hinton 2012), as torch has it.
+    /// RMSprop (Tieleman and Hinton 2012), as in torch.
     #[serde(alias = "rmsprop_bnb", alias = "rmsprop_bnb_32bit")]
     Rmsprop,
     /// Lion (arXiv 2302.06675).
@@ -55,7 +55,7 @@ pub enum OptimizerRule {
 pub struct SgdArgs {
     /// Decay of the momentum; 0 for none.
     pub momentum: f64,
-    /// Dampening: the share of the gradient that the momentum lacks.
+    /// Dampening: the share of the gradient that is not added to the momentum.
     pub dampening: f64,
     /// Whether momentum is Nesterov's.
     pub nesterov: bool,
@@ -67,7 +67,7 @@ pub struct SgdArgs {
 pub struct RmsPropArgs {
     /// Decay of the mean of squared gradients.
     pub alpha: f64,
-    /// Added to its root.
+    /// Number added to the root of that mean.
     pub eps: f64,
     /// Decay of the momentum; 0 for none.
     pub momentum: f64,
@@ -77,7 +77,7 @@ pub struct RmsPropArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdafactorArgs {
-    /// Decay of the first moment; none for no first moment.
+    /// Decay of the first moment; `None` for no first moment.
     pub beta1: Option<f64>,
     /// Maximum root mean square of an update.
     pub clip_threshold: f64,
@@ -101,7 +101,7 @@ pub struct MuonArgs {
     pub adjust_lr_fn: LrAdjustment,
 }
 
-/// How Muon's learning rate depends on a matrix's outputs and inputs.
+/// Dependence of Muon's learning rate on a matrix's numbers of outputs and inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LrAdjustment {

@@ -1,25 +1,25 @@
-//! What the command line says of a configuration.
+//! Command line overrides of a configuration.
 
 use super::foreign_options::ForeignOption;
 use super::set::KeyAssignment;
 use toml::Value;
 
-/// What the command line says; each field overrides those before it.
+/// Command line overrides; each field overrides those before it.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// Flags of keys: the key and the text given.
+    /// Flags of keys: the key and its text.
     pub flags: Vec<(String, String)>,
     /// Flags of the algorithm's settings: the setting's name and value.
     pub settings: Vec<(String, Value)>,
-    /// Flags of TRL that are not keys here.
+    /// Flags of TRL's options that are not keys of rlhost.
     pub foreign: Vec<(ForeignOption, Value)>,
     /// Paths of reward plugins.
     pub plugins: Vec<String>,
     /// Folders and hub names of reward models.
     pub reward_models: Vec<String>,
-    /// `--set KEY=VALUE`.
+    /// Assignments from `--set KEY=VALUE`.
     pub sets: Vec<KeyAssignment>,
-    /// For a new run: whether a dataset has a split. As in TRL, an evaluation without a dataset uses the test split.
+    /// For a new run: returns whether a dataset has a split. As in TRL, an evaluation without a dataset uses the test split.
     pub has_split: Option<fn(&str, &str) -> bool>,
 }
 
@@ -30,7 +30,7 @@ impl Overrides {
         set.or_else(|| self.flags.iter().rev().find(|(name, _)| name == key).map(|(_, text)| text.clone()))
     }
 
-    /// Gives a key this value, whatever else is given for it.
+    /// Sets a key to this value, overriding everything else.
     pub fn force(&mut self, key: &str, value: &str) {
         self.flags.retain(|(name, _)| name != key);
         self.sets.retain(|set| !set.sets(key));

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize, Serializer};
 pub struct Period(f64);
 
 impl Period {
-    /// A number of steps.
+    /// Creates a period of this many steps.
     pub const fn from_steps(steps: u32) -> Self {
         Self(steps as f64)
     }
 
-    /// Returns what is wrong with it, if anything.
+    /// Returns the error in the period, if it is invalid.
     pub(super) fn fault(self) -> Option<String> {
         let fine = self.0 > 0.0 && (self.0 < 1.0 || self.0.fract() == 0.0) && self.0 <= f64::from(u32::MAX);
         let right = "give a number of steps, at least 1, or a fraction of the run between 0 and 1";

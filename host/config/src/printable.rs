@@ -1,4 +1,4 @@
-//! Makes outside text safe to print.
+//! Makes untrusted text safe to print.
 
 use regex_syntax::hir::{Class, Hir, HirKind};
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 /// Maximum length of a printed path: Linux's limit.
 const LONGEST_PATH: usize = 4096;
 
-/// Returns the text in at most this many bytes, with everything visible: control characters, escape sequences, line ends and
-/// bidirectional marks become `\u{..}`, so outside text can't move a cursor, forge a line or hide one.
+/// Returns the text in at most this many bytes, with everything visible: control characters, escape sequences, line ends and bidirectional
+/// marks become `\u{..}`, so untrusted text can't move the cursor, or forge or hide lines.
 #[must_use]
 pub fn printable(text: &str, limit: usize) -> String {
     let mut shown = String::with_capacity(text.len().min(limit));
@@ -30,8 +30,8 @@ pub fn printable(text: &str, limit: usize) -> String {
     shown
 }
 
-/// Returns a text in at most about this many bytes, with everything but its line ends visible. One of a single line is cut at its end, like
-/// [`printable`]'s, and one of several at its beginning.
+/// Returns a text in at most about this many bytes, with everything but its line ends visible. A single line is truncated at its end, like
+/// [`printable`]'s, several lines at their beginning.
 #[must_use]
 pub fn printable_lines(text: &str, limit: usize) -> String {
     if !text.contains('\n') {
@@ -42,19 +42,19 @@ pub fn printable_lines(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text;
     }
-    // An error's last lines say most.
+    // The last lines of an error are the most informative.
     let from = text.char_indices().map(|(at, _)| at).find(|at| text.len() - at <= limit).unwrap_or(text.len());
     format!("({from} bytes left out)...{}", &text[from..])
 }
 
-/// Returns a number in its shortest form: `0`, `0.1`, `1e300`, which as plain digits would fill the screen.
+/// Returns a number in its shortest form: `0`, `0.1`, or `1e300` rather than 300 digits.
 #[must_use]
 pub fn shortest(number: f64) -> String {
     let text = format!("{number:?}");
     text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)
 }
 
-/// Returns bytes, such as a hash, in lower-case hexadecimal digits.
+/// Returns bytes, such as a hash, as lower-case hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -64,19 +64,19 @@ pub fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Returns a printable path; files of an outside folder may have any name.
+/// Returns a printable path; files in an untrusted folder may have any name.
 #[must_use]
 pub fn printable_path(path: &Path) -> String {
     printable(&path.to_string_lossy(), LONGEST_PATH)
 }
 
-/// Returns a path as one word of a shell, for a command that is printed to be pasted. Hidden characters and bytes that are not text are
-/// escaped in `$'..'`, which keeps the word on one line. Shells that don't know that read another path, but nothing else: no quotation mark
-/// and no backslash is left by itself.
+/// Returns a path as one shell word, for a command that is printed to be pasted. Hidden characters and bytes that are not text are escaped
+/// in `$'..'`, which keeps the word on one line. Shells that don't support that see another path, but nothing else: all quotation marks and
+/// backslashes are escaped.
 #[must_use]
 pub fn shell_word(path: &Path) -> String {
     let bytes = path.as_os_str().as_encoded_bytes();
-    // It would be read as a flag.
+    // A leading dash would be read as a flag.
     let here = if bytes.starts_with(b"-") { "./" } else { "" };
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,+@%".contains(c);
     match std::str::from_utf8(bytes) {
@@ -92,23 +92,23 @@ pub fn shell_word(path: &Path) -> String {
     }
 }
 
-/// Returns whether a text can be a name: of 1 to `longest` bytes, without hidden characters, and without spaces that look like nothing or
-/// like another: at either end, or of another kind than the usual one.
+/// Returns whether a text can be a name: 1 to `longest` bytes, without hidden characters, leading or trailing spaces, or white space other
+/// than the ordinary space.
 #[must_use]
 pub fn is_shown(text: &str, longest: usize) -> bool {
     let odd = |c: char| is_hidden(c) || (c.is_whitespace() && c != ' ');
     !text.is_empty() && text.len() <= longest && text.trim() == text && !text.chars().any(odd)
 }
 
-/// Returns whether a character does anything other than occupy its place. Those that occupy none are the ones that Unicode says to ignore
-/// where they are not supported.
+/// Returns whether a character does anything other than occupy its place. Characters without width are those that Unicode says to ignore if
+/// they are not supported.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{fff9}'..='\u{fffb}') || (!c.is_ascii() && is_ignorable(c))
 }
 
-/// Returns whether a character selects a form of the one before it, as in emoji. It hides nothing, so a text that is shown for its own sake
-/// may have it; a name may not.
+/// Returns whether a character selects a variant of the one before it, as in emoji. It hides nothing, so displayed text may contain it, but
+/// names may not.
 #[must_use]
 pub fn is_variation_selector(c: char) -> bool {
     matches!(c, '\u{fe00}'..='\u{fe0f}')
@@ -216,7 +216,7 @@ mod tests {
         #[cfg(unix)]
         #[test]
         fn a_shell_reads_the_word_as_the_path_and_never_as_more(text in "[^\0]{1,20}", ended in "[\n'\\\\;$ a]{1,12}") {
-            // What a shell without `$'..'` reads is one word too.
+            // A shell without `$'..'` also reads a single word.
             for text in [&text, &ended] {
                 let script = format!("set -- {}; printf %s $#", shell_word(Path::new(text)));
                 let out = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();

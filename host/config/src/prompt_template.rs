@@ -1,6 +1,6 @@
 //! Templates of prompts, which are built from a dataset's columns.
 
-/// A text with the names of columns in it, such as `Question: {question}`.
+/// A text with placeholders for columns, such as `Question: {question}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptTemplate {
     parts: Vec<PromptTemplatePart>,
@@ -9,15 +9,15 @@ pub struct PromptTemplate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PromptTemplatePart {
     Text(String),
-    /// The name of a column, or of something in it, as in `choices.0`.
+    /// Name of a column, or of a part of it, as in `choices.0`.
     Column(String),
 }
 
 impl PromptTemplate {
-    /// Reads a template: `{name}` means a column, `{{` and `}}` mean braces.
+    /// Parses a template: `{name}` inserts a column, `{{` and `}}` are literal braces.
     ///
     /// # Errors
-    /// Says where a brace has no partner, or that no column is named.
+    /// If a brace has no partner, or no column is named; the message says where.
     pub fn parse(template: &str) -> Result<Self, String> {
         let (mut parts, mut text) = (Vec::new(), String::new());
         let mut rest = template.chars().enumerate().peekable();
@@ -55,15 +55,15 @@ impl PromptTemplate {
         Ok(template)
     }
 
-    /// Returns the names of columns in it.
+    /// Returns the names of the columns.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| if let PromptTemplatePart::Column(name) = part { Some(name.as_str()) } else { None })
     }
 
-    /// Returns the text with each name replaced by its value.
+    /// Returns the text with each placeholder replaced by its value.
     ///
     /// # Errors
-    /// The first one of `value`.
+    /// The first error of `value`.
     pub fn fill<E>(&self, mut value: impl FnMut(&str) -> Result<String, E>) -> Result<String, E> {
         let mut filled = String::new();
         for part in &self.parts {

@@ -1,5 +1,5 @@
-//! What a configuration reaches beyond computing: servers, secrets, folders, ports, and more of the machine than the default limits
-//! allow. Each is a grant, which a run's folder can't give by itself.
+//! The grants that a configuration needs: servers, secrets, folders, ports, and more of the machine's resources than the default limits
+//! allow. A run's folder can't give grants by itself.
 
 use super::agents::agent_entries;
 use super::{AgentEntry, HttpLimits, PluginEntry, PluginLimits, RunConfig, shell_word};
@@ -18,19 +18,19 @@ enum GrantKind {
     Folders,
     /// A limit above its default.
     Limit,
-    /// A port that is listened on.
+    /// A port to listen on.
     Port,
-    /// Inference servers that are asked for completions, and the folder through which they get weights.
+    /// Inference servers that generate completions, and the folder through which they get weights.
     Servers,
-    /// A program that is started, and the variables that it gets.
+    /// A program to start, and the variables that it gets.
     Program,
 }
 
-/// One thing that somebody who starts a run has to allow.
+/// A permission that the person who starts a run has to give.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Grant {
     kind: GrantKind,
-    /// The keys that give it, as `--set` takes them, with their values. They are allowed together or not at all.
+    /// The keys that need the grant, in the form of `--set`, with their values. They are allowed together or not at all.
     parts: Vec<(String, Value)>,
 }
 
@@ -42,7 +42,7 @@ impl Grant {
         Self::from_excess(table, limits, &usual)
     }
 
-    /// Returns what an entry is granted; `asks` says whether it may send its requests.
+    /// Returns the grants of an entry; `asks` says whether it may send its requests.
     pub fn from_entry(table: &str, entry: &PluginEntry, asks: bool) -> Vec<Self> {
         let place = |key: &str| format!("{table}.{}.{key}", entry.name());
         let mut all = Self::from_limits(&place("limits"), &entry.limits);
@@ -50,7 +50,7 @@ impl Grant {
             all.push(Self { kind: GrantKind::Folders, parts: vec![(place("folders"), json(&entry.folders))] });
         }
         if !entry.hosts.is_empty() && !asks {
-            // The recorded answers are read all the same.
+            // The recorded answers are read even if no requests are sent.
             let HttpLimits { max_record_mb, .. } = entry.http;
             let record = HttpLimits { max_record_mb, ..HttpLimits::default() };
             all.extend(Self::from_excess(&place("http"), &record, &HttpLimits::default()));
@@ -66,7 +66,7 @@ impl Grant {
         all
     }
 
-    /// Returns the numbers of a table that are above the `usual` ones.
+    /// Returns the numbers in a table that are above the `usual` ones.
     fn from_excess<T: Serialize>(table: &str, limits: &T, usual: &T) -> Vec<Self> {
         let (Value::Object(limits), usual) = (json(limits), json(usual)) else { return Vec::new() };
         let is_above = |(key, value): &(String, Value)| value.as_f64() > usual[key].as_f64();
@@ -74,7 +74,7 @@ impl Grant {
         limits.into_iter().filter(is_above).map(limit).collect()
     }
 
-    /// Returns whether who allows this also allows `other`: the same, or a lower limit.
+    /// Returns whether this grant includes `other`: an equal one, or a lower limit.
     pub fn covers(&self, other: &Self) -> bool {
         let lower = |own: &Value, other: &Value| other.as_f64().is_some_and(|other| own.as_f64() >= Some(other));
         let fits = |((key, own), (other_key, other)): (&(String, Value), &(String, Value))| {
@@ -83,8 +83,8 @@ impl Grant {
         self.kind == other.kind && self.parts.len() == other.parts.len() && self.parts.iter().zip(&other.parts).all(fits)
     }
 
-    /// Returns whether all that gives it is given again. `is_given` says that of a key; it gets a function that compares what was given
-    /// with the key's value.
+    /// Returns whether all keys of the grant are given again. `is_given` decides that for a key; it receives a function that compares a
+    /// given value with the key's.
     pub fn is_given(&self, is_given: impl Fn(&str, &dyn Fn(&toml::Value) -> bool) -> bool) -> bool {
         let same = |value: &Value, given: &Value| match (value, given) {
             // A single host may be written without brackets.
@@ -111,12 +111,12 @@ impl Grant {
         self.keys().eq(["agent"])
     }
 
-    /// Returns the keys that give it.
+    /// Returns the keys of the grant.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().map(|(key, _)| key.as_str())
     }
 
-    /// Returns whether it is about servers or folders, which is logged when the plugin is loaded.
+    /// Returns whether the grant is about servers or folders, which are logged when the plugin is loaded.
     pub fn is_of_a_plugin(&self) -> bool {
         matches!(self.kind, GrantKind::Requests | GrantKind::Folders)
     }
@@ -124,7 +124,7 @@ impl Grant {
     /// Returns the parts as `KEY=VALUE`.
     fn assignments(&self, between: &str) -> Vec<String> {
         let text = |value: &Value| match toml::Value::try_from(value) {
-            // Quotes are for texts that could be read as something else.
+            // Only texts that could be read as another type need quotes.
             Ok(toml::Value::String(text)) if super::scalar(&text).as_str() == Some(&text) => text,
             Ok(value) => value.to_string(),
             Err(_) => value.to_string(),
@@ -132,7 +132,7 @@ impl Grant {
         self.parts.iter().map(|(key, value)| format!("{key}{between}{}", text(value))).collect()
     }
 
-    /// Returns the flags that give it, to be pasted into a shell.
+    /// Returns the flags that give the grant, to be pasted into a shell.
     pub fn flags(&self) -> String {
         let flags: Vec<String> =
             self.assignments("=").iter().map(|set| format!("--set {}", shell_word(Path::new(set)))).collect();
@@ -146,20 +146,20 @@ impl fmt::Display for Grant {
     }
 }
 
-/// Returns a value as JSON. What configurations hold can be written.
+/// Returns a value as JSON. Values of configurations can always be serialized.
 fn json(value: &impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
 }
 
 impl RunConfig {
-    /// Returns all that it reaches beyond computing and the default limits.
+    /// Returns all grants that the configuration needs.
     pub fn grants(&self) -> Vec<Grant> {
         let mut all = Grant::from_limits("loss_limits", &self.loss_limits);
         let entries = self.plugin.iter().map(|entry| ("plugin", entry));
         for (table, entry) in entries.chain(self.environment.iter().map(|entry| ("environment", entry))) {
             all.extend(Grant::from_entry(table, entry, !self.replay_only));
         }
-        // A replay asks nobody.
+        // A replay contacts no servers.
         let writes = self.replay_rollouts.is_none();
         if let Some(agent) = self.agent.first().filter(|_| writes) {
             let kind = if agent.listen.is_some() { GrantKind::Port } else { GrantKind::Program };
@@ -194,8 +194,8 @@ mod tests {
     use serde_json::json;
     use std::collections::BTreeSet;
 
-    /// Keys that neither name anything outside the run nor limit what it takes of the machine for plugins. A new key belongs here, or
-    /// its declaration says what it reaches.
+    /// Keys that neither name anything outside the run nor limit a plugin's resources. A new key must be listed here, or its declaration
+    /// must have `reach`.
     const COMPUTES: &str = "dataset_train_split dataset_test_split columns system_prompt prompt_template strict_data eos_token pad_token strftime_now learn_from \
         seed data_seed device bf16 dtype load_in_8bit load_in_4bit num_threads dist_timeout_s reduce_dtype overlap_comm zero_stage shard_frozen \
         num_generations max_prompt_length max_completion_length temperature top_p top_k min_p repetition_penalty \
@@ -213,8 +213,8 @@ mod tests {
         load_best_model_at_end metric_for_best_model greater_is_better early_stopping_patience early_stopping_threshold \
         log_completions chat_template_kwargs replay_only hot_reload loss max_turns max_episode_tokens run_name";
 
-    /// Keys of a reward's or environment's entry that neither name anything outside the run nor limit what it takes of the
-    /// machine. `config` is the plugin's own.
+    /// Keys of a reward's or environment's entry that neither name anything outside the run nor limit its resources. `config` is the
+    /// plugin's own.
     const COMPUTES_OF_ENTRY: &str =
         "name model hash weight config on_error compare step_separator load_in_8bit load_in_4bit eval_only folders_hash";
 
@@ -225,7 +225,7 @@ mod tests {
             let keys = schema["properties"].as_object().unwrap();
             let computes: BTreeSet<&str> = computes.split_whitespace().collect();
             for (name, property) in keys {
-                // What a run's folder may not set by itself; what it names to read as data; where the run writes.
+                // Values: what a run's folder may not set by itself; data to read; paths to write.
                 let reaches = property["reach"].as_str().is_some_and(|reach| ["granted", "read", "written"].contains(&reach));
                 let advice = "say what it reaches, in its declaration or in this test";
                 assert!(computes.contains(name.as_str()) != reaches, "{name}: {advice}");
@@ -288,7 +288,7 @@ mod tests {
             assert_eq!(property["reach"] == "granted", is_given, "{name}");
         }
         assert_eq!(RunConfig::default().grants(), []);
-        // What sends nothing needs no leave to send it.
+        // A plugin that sends no requests needs no grant for them.
         let silent = RunConfig { replay_only: true, ..config }.grants();
         assert!(!silent.iter().flat_map(Grant::keys).any(|key| key.contains(".hosts") || key.contains(".http")), "{silent:?}");
         let recorded = HttpLimits { max_record_mb: 1 << 20, ..HttpLimits::default() };

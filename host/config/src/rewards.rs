@@ -1,9 +1,9 @@
-//! The rewards that the command line names.
+//! Rewards from the command line.
 
 use super::values::reworded;
 use super::{Error, Overrides, PluginEntry, Result, RunConfig};
 
-/// Replaces the files' plugins and reward models with those of the command line. One with the same name keeps its settings.
+/// Replaces the files' plugins and reward models with those of the command line. An entry with the same name keeps its settings.
 pub(super) fn replace(config: &mut RunConfig, overrides: &Overrides) -> Result<()> {
     let kept = std::mem::take(&mut config.plugin);
     let before: Vec<String> = kept.iter().map(|entry| entry.name().to_owned()).collect();
@@ -35,7 +35,7 @@ pub(super) fn replace(config: &mut RunConfig, overrides: &Overrides) -> Result<(
     if !replaced.is_empty() {
         tracing::info!("the command line's rewards replace the configuration's: {}", replaced.join(", "));
     }
-    // The command line's own, by TRL's options.
+    // Rewards from TRL's options on the command line.
     for entry in overrides.foreign.iter().flat_map(|(option, value)| option.rewards(value)) {
         let place = || "command line".to_owned();
         let entry: PluginEntry =

@@ -104,8 +104,8 @@ pub struct PolynomialArgs {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InverseSqrtArgs {
-    /// Number of steps after the warmup at which the rate is the peak divided by the square root of two; by default the warmup's
-    /// steps, or 10,000.
+    /// Number of steps after the warmup at which the rate is the peak divided by the square root of two; by default the number of warmup
+    /// steps, or 10,000 without a warmup.
     pub timescale: Option<u32>,
 }
 
@@ -127,13 +127,13 @@ pub struct StableDecayArgs {
     pub num_cycles: f64,
 }
 
-/// The shape of a rise or a fall.
+/// Shape of a warmup or a decay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum RampShape {
     /// A straight line.
     #[serde(rename = "linear")]
     Linear,
-    /// Along a cosine.
+    /// A cosine.
     #[serde(rename = "cosine")]
     Cosine,
     /// One minus a square root.
@@ -141,25 +141,25 @@ pub enum RampShape {
     OneMinusSqrt,
 }
 
-/// Settings of [`LrSchedule::ReduceLrOnPlateau`], as of torch's class of that name.
+/// Settings of [`LrSchedule::ReduceLrOnPlateau`], as in torch's class of that name.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PlateauArgs {
-    /// Whether less or more is better; by default, depends on the metric's name.
+    /// Whether lower or higher is better; by default, this depends on the metric's name.
     pub mode: Option<MetricDirection>,
-    /// Factor of the rate.
+    /// Factor by which the rate is multiplied.
     pub factor: f64,
     /// Number of evaluations without improvement that are tolerated.
     pub patience: u32,
-    /// Smallest improvement.
+    /// Minimum improvement.
     pub threshold: f64,
     /// Whether the threshold is relative to the best value.
     pub threshold_mode: ThresholdMode,
     /// Number of evaluations after a reduction that don't count.
     pub cooldown: u32,
-    /// The smallest rate.
+    /// Minimum rate.
     pub min_lr: f64,
-    /// Minimum change of the rate that is applied.
+    /// Minimum change of the rate; smaller changes are not applied.
     pub eps: f64,
 }
 
@@ -167,13 +167,13 @@ pub struct PlateauArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MetricDirection {
-    /// Smaller ones.
+    /// Lower values.
     Min,
-    /// Greater ones.
+    /// Higher values.
     Max,
 }
 
-/// How an improvement is measured.
+/// Measure of an improvement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThresholdMode {

@@ -1,9 +1,9 @@
-//! Scripts as the configuration names them: `FILE`, or `FILE:FUNCTION`.
+//! Paths of scripts in a configuration: `FILE`, or `FILE:FUNCTION`.
 
 /// A script's file, and the function in it that is the plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScriptPath<'a> {
-    /// The path of its file.
+    /// Path of the file.
     pub file: &'a str,
     /// The function, if one is named.
     pub function: Option<&'a str>,
@@ -13,7 +13,7 @@ impl<'a> ScriptPath<'a> {
     /// Extensions of files that are scripts.
     pub const EXTENSIONS: [&'static str; 5] = ["py", "js", "mjs", "ts", "mts"];
 
-    /// Parses a plugin's location. Returns `None` if it is not that of a script, by its extension.
+    /// Parses a plugin's location. Returns `None` if its extension is not that of a script.
     #[must_use]
     pub fn parse(location: &'a str) -> Option<Self> {
         if Self::is_script(location) {
@@ -37,7 +37,7 @@ impl<'a> ScriptPath<'a> {
         })
     }
 
-    /// Returns the name of its plugin: the function's, or that of the file without its extension.
+    /// Returns the name of the plugin: the function's, or that of the file without its extension.
     #[must_use]
     pub fn name(&self) -> &'a str {
         let file = self.file.rsplit(['/', '\\']).next().unwrap_or(self.file);

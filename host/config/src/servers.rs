@@ -1,24 +1,24 @@
-//! What a configuration says of inference servers that generate its completions.
+//! Inference servers of a configuration, which generate its completions.
 
 use super::{Address, RolloutDtype, RolloutLogMode, RunConfig, shortest};
 use std::time::Duration;
 use toml::{Table, Value};
 
-/// The address at which TRL looks for a server that it is not told of.
+/// TRL's default address of a server.
 const OF_TRL: (&str, &str) = ("0.0.0.0", "8000");
 
 /// Maximum number of servers.
 const MOST: usize = 256;
 
 impl RunConfig {
-    /// Has this process generate the completions that rollout servers would, or that another run has.
+    /// Makes this process generate the completions, instead of rollout servers or a replayed run.
     pub fn generate_locally(&mut self) {
         self.replay_rollouts = None;
         self.rollout_server.clear();
         (self.rollout_sync, self.rollout_sync_dir, self.max_staleness) = (None, None, 0);
     }
 
-    /// Returns which generations the rollout log keeps: never `Auto`.
+    /// Returns which generations the rollout log keeps; never `Auto`.
     pub fn rollout_log(&self) -> RolloutLogMode {
         let repeats = self.agent.is_empty() && self.rollout_server.is_empty();
         match self.rollout_log {
@@ -29,12 +29,12 @@ impl RunConfig {
         }
     }
 
-    /// Returns how long a rollout server may take.
+    /// Returns the maximum response time of a rollout server.
     pub fn rollout_timeout(&self) -> Duration {
         Duration::try_from_secs_f64(self.rollout_timeout_s).unwrap_or(Duration::MAX)
     }
 
-    /// Checks the rollout servers. The error is the key that is wrong, and what would be right.
+    /// Checks the rollout servers. The error is the invalid key, and the valid values.
     pub(super) fn check_servers(&self) -> Result<(), (&'static str, String)> {
         if self.rollout_timeout_s.is_nan() || self.rollout_timeout_s <= 0.0 {
             return Err(("rollout_timeout_s", format!("is {}; it must be greater than 0", shortest(self.rollout_timeout_s))));
@@ -92,7 +92,7 @@ impl RunConfig {
 /// Checks an option of TRL that is a part of a server's URL.
 ///
 /// # Errors
-/// Says what would be right.
+/// If the value is invalid; says what is valid.
 pub(super) fn check_part(option: &str, value: &str) -> Result<(), String> {
     match (option, value) {
         ("vllm_mode", "server" | "colocate") => Ok(()),
@@ -102,7 +102,7 @@ pub(super) fn check_part(option: &str, value: &str) -> Result<(), String> {
     }
 }
 
-/// Puts a part of a server's URL, as an option of TRL has it, into the key that names the servers. A whole URL stays as it is.
+/// Inserts a part of a server's URL, from an option of TRL, into the key that names the servers. A complete URL is not changed.
 pub(super) fn put_part(option: &str, value: &Value, table: &mut Table) {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let known = match table.get("rollout_server") {

@@ -1,4 +1,4 @@
-//! `--set KEY=VALUE`: reads it once, for all that ask which key it sets, and applies it.
+//! `--set KEY=VALUE`: parses an assignment once, for all code that needs its key, and applies it.
 
 use super::keys::{ConfigKey, TableShape as Kind, key, keys};
 use super::spelling::LONGEST_KEY;
@@ -9,13 +9,13 @@ use toml::{Table, Value};
 
 const DEEPEST_KEY: usize = 16;
 
-/// Longest `--set` in an error, in bytes.
+/// Maximum length of a `--set` argument in an error message, in bytes.
 const LONGEST_SET: usize = 512;
 
 /// One `KEY=VALUE`.
 #[derive(Clone, Debug)]
 pub struct KeyAssignment {
-    /// The key as given: names of rewards and environments in it may have dots and dashes.
+    /// The key as given, because names of rewards and environments in it may have dots and dashes.
     raw_key: String,
     /// The parts of the key, with underscores.
     path: Vec<String>,
@@ -23,10 +23,10 @@ pub struct KeyAssignment {
 }
 
 impl KeyAssignment {
-    /// Reads what follows `--set`.
+    /// Parses the argument of `--set`.
     ///
     /// # Errors
-    /// If it has no `=`, or a key that is too long or too deep to be looked up.
+    /// If it has no `=`, or its key is too long or has too many parts.
     pub fn parse(set: &str) -> Result<Self> {
         let invalid = |detail: String| Error::Invalid { place: format!("--set {}", printable(set, LONGEST_SET)), detail };
         let (key, text) = set.split_once('=').ok_or_else(|| invalid("expected KEY=VALUE".into()))?;
@@ -38,26 +38,26 @@ impl KeyAssignment {
         Ok(Self { raw_key: given, path, text: text.to_owned() })
     }
 
-    /// Reads several.
+    /// Parses several arguments.
     ///
     /// # Errors
-    /// As [`KeyAssignment::parse`], for the first that can't be read.
+    /// Those of [`KeyAssignment::parse`], for the first argument that fails.
     pub fn parse_all<'a>(sets: impl IntoIterator<Item = &'a String>) -> Result<Vec<Self>> {
         sets.into_iter().map(|set| Self::parse(set)).collect()
     }
 
-    /// Returns the key of rlhost that it sets, whole or something in it.
+    /// Returns the key of rlhost that the assignment sets, completely or in part.
     pub fn key(&self) -> Option<&'static str> {
         own_name(&self.path[0])
     }
 
-    /// Returns whether it sets this key as a whole. The parts of a path are separated by dots.
+    /// Returns whether the assignment sets this key completely. The parts of a path are separated by dots.
     pub fn sets(&self, key: &str) -> bool {
         self.canonical().iter().map(String::as_str).eq(key.split('.'))
     }
 
-    /// Returns the value that it gives a key, itself or within a table. Names of rewards and environments in the key are spelled as
-    /// they are: a similar name may be another's.
+    /// Returns the value that the assignment gives a key, directly or within a table. Names of rewards and environments in the key are
+    /// compared exactly, because a similar name may belong to another.
     pub fn value_for(&self, key: &str) -> Option<Value> {
         let of_entry = ["plugin.", "environment."].iter().any(|table| key.starts_with(table));
         let spelled = if of_entry { self.raw_key.clone() } else { self.canonical().join(".") };
@@ -72,12 +72,13 @@ impl KeyAssignment {
         Some(value)
     }
 
-    /// Returns the parts of its key, with underscores: a setting of a plugin may be called like a key of another program.
+    /// Returns the parts of the key, with underscores. Aliases are kept, because a plugin's setting may have the name of another program's
+    /// key.
     pub fn path(&self) -> &[String] {
         &self.path
     }
 
-    /// Returns the parts of its key, with the canonical name of a key of rlhost.
+    /// Returns the parts of the key, with rlhost's canonical name.
     pub fn canonical(&self) -> Vec<String> {
         let mut path = self.path.clone();
         if let Some(own) = self.key() {
@@ -86,12 +87,12 @@ impl KeyAssignment {
         path
     }
 
-    /// Returns its value: TOML or JSON if it is either, otherwise a string.
+    /// Returns the value: TOML or JSON if it is either, otherwise a string.
     pub fn value(&self) -> Value {
         scalar(&self.text)
     }
 
-    /// Returns its value as text, without the quotes around one.
+    /// Returns the value as text, without quotes around it.
     pub fn text(&self) -> String {
         match self.value() {
             Value::String(text) => text,
@@ -99,8 +100,8 @@ impl KeyAssignment {
         }
     }
 
-    /// Returns the configuration with this value; `plugin.NAME.KEY` is a key of the reward of this name. Other keys are those of the
-    /// algorithm's `settings`.
+    /// Returns the configuration with this value; `plugin.NAME.KEY` is a key of the reward with this name. Other keys are the algorithm's
+    /// `settings`.
     pub(super) fn apply(&self, config: RunConfig, settings: &[String]) -> Result<RunConfig> {
         let place = || format!("--set {}", printable(&format!("{}={}", self.raw_key, self.text), LONGEST_SET));
         self.applied(config, settings).map_err(|detail| Error::Invalid { place: place(), detail })
@@ -147,7 +148,7 @@ fn set_of_plugin(mut config: RunConfig, path: &str, value: Value) -> std::result
     Ok(config)
 }
 
-/// Applies `environment.KEY=VALUE`, or `environment.NAME.KEY=VALUE`, which a run with several needs.
+/// Applies `environment.KEY=VALUE`, or `environment.NAME.KEY=VALUE`, which is needed if there are several.
 fn set_of_environment(mut config: RunConfig, path: &str, value: Value) -> std::result::Result<RunConfig, String> {
     let below = path.strip_prefix("environment.").unwrap_or(path);
     if let Some((entry, keys)) = named(&mut config.environment, below) {
@@ -179,7 +180,7 @@ fn named<'a, 'p>(entries: &'a mut [PluginEntry], path: &'p str) -> Option<(&'a m
     named.max_by_key(|(entry, _)| entry.name().len())
 }
 
-/// Returns the rest of a path that begins with a name. The name may contain dots, and it may be in quotes, as in TOML.
+/// Returns the rest of a path that begins with a name. The name may contain dots, and may be quoted, as in TOML.
 fn keys_of<'p>(name: &str, path: &'p str) -> Option<&'p str> {
     let below = |quote: &str| path.strip_prefix(quote)?.strip_prefix(name)?.strip_prefix(quote)?.strip_prefix('.');
     ["", "\"", "'"].into_iter().find_map(below)
@@ -197,7 +198,7 @@ fn no_such(what: &str, entries: &[PluginEntry], path: &str) -> String {
 /// Sets a key of an entry.
 fn set_in(entry: &mut PluginEntry, keys: &str, value: Value) -> std::result::Result<(), String> {
     let keys: Vec<String> = keys.split('.').map(|part| part.replace('-', "_")).collect();
-    // A plugin that moves stays the one that the key names.
+    // A plugin whose path changes keeps the name in the key.
     if let ([key], Value::String(path)) = (&keys[..], &value)
         && key == "path"
     {
@@ -221,7 +222,7 @@ mod tests {
             let set = KeyAssignment::parse(spelled).unwrap();
             assert!(set.sets("output_dir") && set.text() == "x", "{spelled}: {set:?}");
         }
-        // A name of another program, which a setting of a plugin may have too.
+        // Another program's name of a key, which a plugin's setting may have too.
         assert_eq!(KeyAssignment::parse("max_ckpt_num=3").unwrap().path(), ["max_ckpt_num"]);
         assert_eq!(KeyAssignment::parse("max_ckpt_num=3").unwrap().key(), Some("save_total_limit"));
         assert!(KeyAssignment::parse("loss-limits.memory-mb=3").unwrap().sets("loss_limits.memory_mb"));
@@ -243,7 +244,7 @@ mod tests {
         let value = |set: &str, key: &str| KeyAssignment::parse(set).unwrap().value_for(key);
         let is = |set: &str| value(set, "plugin.a.b-1.hosts").is_some();
         assert!(is("plugin.a.b-1.hosts=[]"));
-        // What is in quotes may be the name of another entry, quotes and all.
+        // A quoted part may be another entry's name, including the quotes.
         for other in [
             "plugin.'a.b-1'.hosts=[]",
             "plugin.a.b-1.hosts.x=1",

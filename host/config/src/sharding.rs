@@ -1,4 +1,4 @@
-//! What TRL's options of DeepSpeed and FSDP ask for here: a `zero_stage`, and the values of keys that their settings repeat.
+//! TRL's options of DeepSpeed and FSDP: they set `zero_stage`, and their settings repeat the values of other keys.
 
 use super::foreign_options::{ForeignOption, OptionTreatment, is_off};
 use super::sharding_settings::{LONGEST_SHOWN, RepeatedKey, ShardingSettings, shown};
@@ -6,7 +6,7 @@ use super::{Error, Result, RunConfig, deepspeed, fsdp, printable};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
-/// The key that they set.
+/// The key that the options set.
 const KEY: &str = "zero_stage";
 
 /// Reads the value of an option.
@@ -22,7 +22,7 @@ fn settings_of(option: &str, value: &Value) -> std::result::Result<ShardingSetti
 /// Checks the value of an option that divides a model, and logs which of its settings have no effect.
 ///
 /// # Errors
-/// Says what would be right.
+/// If the value is invalid; says what is valid.
 pub(super) fn check(option: &str, value: &Value) -> std::result::Result<(), String> {
     let unused = settings_of(option, value)?.unused;
     if !unused.is_empty() {
@@ -32,7 +32,7 @@ pub(super) fn check(option: &str, value: &Value) -> std::result::Result<(), Stri
     Ok(())
 }
 
-/// What files and the command line ask for, each layer overriding those before it.
+/// Requests of files and the command line; each layer overrides those before it.
 #[derive(Debug, Default)]
 pub(super) struct ShardingRequests {
     last: usize,
@@ -42,14 +42,14 @@ pub(super) struct ShardingRequests {
 }
 
 impl ShardingRequests {
-    /// Adds a layer: the value that it gives the key, and its options.
+    /// Adds a layer: its value of the key, and its options.
     ///
     /// # Errors
     /// If an option can't be used.
     pub(super) fn add(&mut self, stage: Option<&Value>, options: &[(ForeignOption, Value)]) -> Result<()> {
         self.last += 1;
         let stage = stage.and_then(|value| value.as_integer().or_else(|| value.as_str()?.parse().ok()));
-        // What is no stage is refused with the key.
+        // An invalid stage is refused together with the key.
         if let Some(stage) = stage.and_then(|stage| u8::try_from(stage).ok()) {
             self.key = Some((self.last, stage));
         }
@@ -64,18 +64,18 @@ impl ShardingRequests {
         Ok(())
     }
 
-    /// Returns the layer and the values of an option, if it is given.
+    /// Returns an option's settings with their layer, if it is given.
     fn option(&self, name: &str) -> Option<&(usize, ShardingSettings)> {
         self.options.get(name)
     }
 
-    /// Returns whether FSDP is on. Without the option `fsdp`, only accelerate's settings turn it on, as there.
+    /// Returns whether FSDP is on. Without the option `fsdp`, only accelerate's settings turn it on, as in accelerate.
     fn has_fsdp(&self) -> bool {
         let says = |name| self.option(name).and_then(|(_, asked)| asked.is_on);
         says("fsdp").or_else(|| says("fsdp_config")) == Some(true)
     }
 
-    /// Returns the stages that are asked for, each with its layer and what asks for it.
+    /// Returns the requested stages, each with its layer and the name of the option.
     fn stages(&self) -> Vec<(usize, &'static str, u8)> {
         let stage = |name: &'static str| self.option(name).and_then(|(layer, asked)| Some((*layer, name, asked.stage?)));
         let mut all: Vec<_> = self.key.iter().map(|(layer, stage)| (*layer, KEY, *stage)).collect();
@@ -87,7 +87,7 @@ impl ShardingRequests {
                     let by = if self.options.contains_key("fsdp") { "fsdp" } else { "fsdp_config" };
                     all.push((layer(by), by, fsdp::FULL));
                 }
-                // The settings say how much the option divides.
+                // The settings determine what the option divides.
                 (None, Some((own, name, stage))) => all.push((own.max(layer("fsdp")), name, stage)),
                 (option, settings) => all.extend(option.into_iter().chain(settings)),
             }
@@ -101,10 +101,10 @@ impl ShardingRequests {
         self.options.iter().map(|(name, (_, asked))| (*name, asked)).filter(move |(name, _)| *name != "fsdp_config" || has_fsdp)
     }
 
-    /// Puts what the last layers ask for into the keys. A key that something names keeps its value.
+    /// Sets the keys to the requests of the last layers. Keys that are set explicitly keep their values.
     ///
     /// # Errors
-    /// If one layer asks for two different stages.
+    /// If one layer requests two different stages.
     pub(super) fn put(&self, table: &mut Table) -> Result<()> {
         let stages = self.stages();
         let last = stages.iter().map(|(layer, ..)| *layer).max();
@@ -123,10 +123,10 @@ impl ShardingRequests {
         Ok(())
     }
 
-    /// Checks that the configuration has the values that the options repeat, as transformers does.
+    /// Checks that the configuration agrees with the values that the options repeat, as transformers does.
     ///
     /// # Errors
-    /// Names the option, its setting and the key.
+    /// If a value differs; names the option, its setting and the key.
     pub(super) fn check(&self, config: &RunConfig) -> Result<()> {
         for (option, asked) in self.used() {
             for RepeatedKey { setting, key, value } in &asked.repeated {
@@ -173,7 +173,7 @@ mod tests {
         file
     }
 
-    /// The configuration of files and of a command line: flags of keys, and options of TRL.
+    /// Returns the configuration from files and a command line: flags of keys, and options of TRL.
     fn configured(files: &[&str], flags: &[(&str, &str)], options: &[(&str, &str)]) -> std::result::Result<RunConfig, String> {
         let files: Vec<NamedTempFile> = files.iter().map(|text| file(".yaml", text)).collect();
         let files: Vec<ConfigFile> = files.iter().map(|file| ConfigFile::read(file.path()).unwrap()).collect();
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(stage(&[&zero(3), "zero_stage: 2\n"], &[], &[]), 2);
         assert_eq!(stage(&["zero_stage: 2\n", &zero(3)], &[], &[]), 3);
         assert_eq!(stage(&[&zero(3)], &[], &[("fsdp", "shard_grad_op")]), 2);
-        // What is off says nothing, and takes back what the same option said before.
+        // An option that is off requests nothing, and cancels its own earlier requests.
         assert_eq!(stage(&["zero_stage: 2\ndeepspeed: null\nfsdp: []\nfsdp_config: {}\n"], &[], &[]), 2);
         assert_eq!(stage(&[&zero(3)], &[], &[("deepspeed", "false")]), 0);
         assert_eq!(stage(&[&zero(3), "deepspeed: ''\n"], &[], &[]), 0);
@@ -288,7 +288,7 @@ mod tests {
             wrong.starts_with("fsdp_config: activation_checkpointing is true, but gradient_checkpointing is false"),
             "{wrong}"
         );
-        // accelerate's own files turn it on by these.
+        // accelerate's own files turn it on with these settings.
         assert_eq!(stage(&["fsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP, fsdp_offload_params: false}\n"], &[], &[]), 2);
         assert_eq!(stage(&["fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: true}\n"], &[], &[]), 3);
         assert_eq!(stage(&["fsdp_config: {fsdp_version: 2}\n"], &[], &[]), 3);

@@ -1,4 +1,4 @@
-//! Settings of DeepSpeed and FSDP: what is read from them, and how.
+//! Settings of DeepSpeed and FSDP, and functions to parse them.
 
 use super::json;
 use super::spelling::coerce_value;
@@ -10,19 +10,19 @@ use toml::{Table, Value};
 /// Maximum size of a file of settings, in bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// Longest outside text in an error, in bytes.
+/// Maximum length of untrusted text in an error message, in bytes.
 pub(super) const LONGEST_SHOWN: usize = 256;
 
-/// Why a model can't be divided in other ways.
+/// Reason why a model can't be divided in other ways.
 pub(super) const DIVIDED: &str = "there is no tensor or context parallelism; --zero-stage divides a model among the processes";
 
-/// Why nothing is offloaded.
+/// Reason why nothing is offloaded.
 pub(super) const NOT_OFFLOADED: &str = "nothing is offloaded; leave it out: zero_stage 3 divides everything among the processes";
 
-/// A key's value that an option's settings repeat.
+/// A key's value that is repeated by an option's setting.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RepeatedKey {
-    /// What the setting is called there.
+    /// Name of the setting in the option.
     pub setting: String,
     /// The key.
     pub key: &'static str,
@@ -30,14 +30,14 @@ pub(super) struct RepeatedKey {
     pub value: Value,
 }
 
-/// What an option says about sharding.
+/// The settings of an option about sharding.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ShardingSettings {
-    /// Whether FSDP is on, if it says so.
+    /// Whether FSDP is on, if the option says so.
     pub is_on: Option<bool>,
-    /// How much is divided, if it says so.
+    /// The stage of ZeRO, if the option sets it.
     pub stage: Option<u8>,
-    /// Size of an update's batch over all processes.
+    /// Batch size of an update over all processes.
     pub train_batch_size: Option<i64>,
     /// Settings that repeat keys.
     pub repeated: Vec<RepeatedKey>,
@@ -65,7 +65,7 @@ pub(super) fn is_auto(value: &Value) -> bool {
     value.as_str().is_some_and(|text| text.eq_ignore_ascii_case("auto"))
 }
 
-/// Returns whether a switch is on; none for a value that is no switch.
+/// Returns whether a switch is on; `None` if the value is not a switch.
 pub(super) fn is_on(value: &Value) -> Option<bool> {
     value.as_bool().or_else(|| switched(&text(value)))
 }
@@ -75,22 +75,22 @@ pub(super) fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Returns a value from outside for an error.
+/// Formats an untrusted value for an error message.
 pub(super) fn shown(value: &Value) -> String {
     printable(&value.to_string(), LONGEST_SHOWN)
 }
 
-/// Returns the error about a setting that is not known.
+/// Returns the error about an unknown setting.
 pub(super) fn unknown<'a>(setting: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = did_you_mean(setting.rsplit('.').next().unwrap_or(setting), known);
     let near = if near.is_empty() { "; leave it out if it only concerns speed or memory" } else { &near };
     format!("has {}, which is not known here{near}", printable(setting, LONGEST_SHOWN))
 }
 
-/// Reads the settings that an option has.
+/// Parses an option's settings with `setting`.
 ///
 /// # Errors
-/// Names the file, if there is one, and what is wrong.
+/// If something is wrong; names the file, if there is one.
 pub(super) fn read(
     value: &Value,
     parse: impl FnOnce(&Table) -> Result<ShardingSettings, String>,
@@ -101,10 +101,10 @@ pub(super) fn read(
     })
 }
 
-/// Returns the settings that an option has: the table itself, or that of the JSON file that it names.
+/// Returns an option's settings: the table itself, or that of the JSON file that it names.
 ///
 /// # Errors
-/// Names the file, and what is wrong with it.
+/// If the file can't be used; names it.
 fn settings(value: &Value) -> Result<Table, String> {
     let path = match value {
         Value::Table(settings) => return Ok(settings.clone()),

@@ -1,12 +1,11 @@
-//! Finds the name that a misspelled one was probably meant to be.
+//! Suggests a name for a misspelled one.
 
-/// Returns `; did you mean "NAME"?` for the known name nearest to `name`, or nothing if none is near. Used to end an error
-/// message.
+/// Returns `; did you mean "NAME"?` for the known name nearest to `name`, or nothing if none is near. It is appended to error messages.
 pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(name, known).map(|near| format!("; did you mean {near:?}?")).unwrap_or_default()
 }
 
-/// Longest name that a misspelling is looked for, in bytes: the time for that grows with the product of the lengths.
+/// Maximum length of a name for which suggestions are computed, in bytes: the time grows with the product of the lengths.
 const LONGEST_SPELLED: usize = 128;
 
 /// Returns the known name of which `name` is most likely a misspelling, if one is near.
@@ -31,7 +30,7 @@ mod tests {
         assert_eq!(did_you_mean("num_generation", known), "; did you mean \"num_generations\"?");
         assert_eq!(did_you_mean("temperature", known), "");
         assert_eq!(did_you_mean("anything", []), "");
-        // In no time, however long.
+        // Takes no time, however long the names are.
         let (long, other) = ("x".repeat(1 << 20), "y".repeat(1 << 20));
         assert_eq!(did_you_mean(&long, [other.as_str(), "x"]), "");
         assert_eq!(did_you_mean("learning_rat", [other.as_str(), "learning_rate"]), "; did you mean \"learning_rate\"?");

@@ -1,4 +1,4 @@
-//! The keys of the tables that a configuration holds, read from their declarations.
+//! The keys of a configuration's tables, read from their declarations.
 
 use super::{AgentEntry, HttpLimits, PluginEntry, PluginLimits};
 use serde_json::{Map, Value};
@@ -6,15 +6,15 @@ use serde_json::{Map, Value};
 /// A key of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableKey {
-    /// Its name.
+    /// Name of the key.
     pub name: String,
-    /// What it means.
+    /// Help text of the key.
     pub help: String,
-    /// Its default; none where it has to be set, or is nothing unless it is set.
+    /// Default of the key; `None` if the key is required, or is unset by default.
     pub default: Option<Value>,
 }
 
-/// Returns the tables of entries of plugins and agents, each with its title.
+/// Returns the tables of plugin and agent entries, each with its title.
 pub fn entry_tables() -> [(&'static str, Vec<TableKey>); 4] {
     [
         ("plugin", keys_of(&schemars::schema_for!(PluginEntry).to_value())),
@@ -24,14 +24,14 @@ pub fn entry_tables() -> [(&'static str, Vec<TableKey>); 4] {
     ]
 }
 
-/// Returns the keys of a table by its schema.
+/// Returns the keys of a table from its schema.
 fn keys_of(schema: &Value) -> Vec<TableKey> {
     let none = Map::new();
     let properties = schema["properties"].as_object().unwrap_or(&none);
     let key = |(name, property): (&String, &Value)| TableKey {
         name: name.clone(),
         help: property["description"].as_str().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" "),
-        // The defaults of a table within it are among its own keys.
+        // The defaults of a nested table are listed with its own keys.
         default: property.get("default").filter(|default| !default.is_null() && !default.is_object()).cloned(),
     };
     properties.iter().map(key).collect()

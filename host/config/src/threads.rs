@@ -1,7 +1,7 @@
 //! Stacks of the threads that call plugins.
 //!
-//! A plugin may use [`PLUGIN_STACK`] of the stack of the thread that calls it, and traps beyond. So such a thread has a stack of a size
-//! chosen here, rather than what `ulimit -s` or `RUST_MIN_STACK` leave it.
+//! A plugin may use [`PLUGIN_STACK`] bytes of the calling thread's stack, and traps beyond that. So these threads have a stack of a fixed
+//! size, which does not depend on `ulimit -s` or `RUST_MIN_STACK`.
 
 use std::panic::resume_unwind;
 use std::thread::{Builder, scope};
@@ -9,14 +9,14 @@ use std::thread::{Builder, scope};
 /// Stack that a plugin's functions may use, in bytes.
 pub const PLUGIN_STACK: usize = 512 << 10;
 
-/// Stack of a thread that calls plugins, in bytes: the rest is for the host's own functions.
+/// Stack of a thread that calls plugins, in bytes; the rest is for the host's own functions.
 pub const STACK: usize = 4 * PLUGIN_STACK;
 
-/// Stack of the thread that the program itself runs on, in bytes.
+/// Stack of the program's main work, in bytes.
 const MAIN_STACK: usize = 8 << 20;
 
-/// Runs the program on a thread with a stack of our own size, and returns its result. Runs it on this thread if the system has no room for
-/// another.
+/// Runs the program on a thread with a stack of fixed size, and returns its result. Runs it on the current thread if the system has no room
+/// for another.
 ///
 /// # Panics
 /// If `work` does.

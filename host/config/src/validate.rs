@@ -7,14 +7,14 @@ use super::{Error, Period, PluginEntry, PromptTemplate, ReportTarget, RunConfig,
 /// Maximum of any count: products of a few of them still fit into an integer.
 const MOST: usize = 1 << 20;
 
-/// Maximum length of a system message and of a template of prompts, in bytes.
+/// Maximum length of a system message and of a prompt template, in bytes.
 const LONGEST_ASKING: usize = 64 << 10;
 
 /// Maximum number of threads.
 const MOST_THREADS: usize = 1024;
 
 impl RunConfig {
-    /// Returns the first error: key and what would be right.
+    /// Checks the configuration. The error is the first invalid key and the valid values.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         self.check_counts()?;
         self.check_values()?;
@@ -30,7 +30,7 @@ impl RunConfig {
         self.check_plugins()
     }
 
-    /// Checks for counts that are zero or absurd.
+    /// Checks for counts that are zero or too large.
     fn check_counts(&self) -> Result<(), (&'static str, String)> {
         let at_least_one: [(&'static str, usize); 14] = [
             ("max_turns", self.max_turns),
@@ -152,7 +152,7 @@ impl RunConfig {
         Ok(())
     }
 
-    /// Checks for keys that don't go together.
+    /// Checks for incompatible keys.
     fn check_together(&self) -> Result<(), (&'static str, String)> {
         if self.generation_batch_size.is_some() && self.steps_per_generation.is_some() {
             return Err(("generation_batch_size", "sets the same as steps_per_generation; use one of them".into()));
@@ -200,7 +200,7 @@ impl RunConfig {
         self.plugin.iter().any(|entry| !entry.eval_only) || self.has_episodes()
     }
 
-    /// Refuses what compares scores in a run without rewards.
+    /// Refuses keys that compare scores in a run without rewards.
     fn check_unscored(&self) -> Result<(), (&'static str, String)> {
         let by_reward = [
             ("filter_groups", self.filter_groups),
@@ -213,11 +213,11 @@ impl RunConfig {
         }
     }
 
-    /// Checks the further requirements of a run that generates completions, by whether it makes `pairs` of them and learns from their
-    /// scores.
+    /// Checks the additional requirements of a run that generates completions, whether it makes `pairs` of them and whether it learns from
+    /// their scores (`scored`).
     ///
     /// # Errors
-    /// The key that is wrong, and what would be right.
+    /// If a key is invalid; names it, and the valid values.
     pub fn check_generation(&self, pairs: bool, scored: bool, ranks: usize) -> Result<(), Error> {
         let invalid = |key: &str, detail: String| Err(Error::Invalid { place: key.to_owned(), detail });
         if pairs && self.has_episodes() {
@@ -341,7 +341,7 @@ impl RunConfig {
         Ok(())
     }
 
-    /// Checks the entries of rewards and environments. The error is the key that is wrong, and what would be right.
+    /// Checks the entries of rewards and environments. The error is the invalid key, and the valid values.
     pub fn check_plugins(&self) -> Result<(), (&'static str, String)> {
         self.loss_limits.check().map_err(|wrong| ("loss_limits", wrong.replace("limits.", "loss_limits.")))?;
         if self.loss_limits.episodes_timeout_s.is_some() {
@@ -363,7 +363,7 @@ impl RunConfig {
                 let detail = "it may contain letters, digits, _, - and .";
                 return Err((key, format!("{}: name is {name:?}; {detail}", entry.path)));
             }
-            // Checkpoints keep plugins under their names, and some file systems ignore case.
+            // Checkpoints store plugins under their names, and some file systems ignore case.
             let is_same = |other: &str| other.eq_ignore_ascii_case(entry.name());
             if all[..i].iter().any(|(_, other)| is_same(other.name())) {
                 let detail = match entry.model {

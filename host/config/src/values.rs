@@ -1,4 +1,4 @@
-//! Values as typed by the user: converts text to TOML values, and rewords the parser's errors.
+//! Values in the user's spelling: converts text to TOML values, and rewords the parser's errors.
 
 use super::{PluginEntry, did_you_mean, printable};
 use serde_json::Value as Json;
@@ -66,7 +66,7 @@ pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
     }
 }
 
-/// Texts for true and false that Python's flag and YAML parsers accept.
+/// Spellings of true and false that Python's flag and YAML parsers accept.
 const SWITCHES: [(&str, [&str; 5]); 2] = [("true", ["t", "yes", "y", "on", "1"]), ("false", ["f", "no", "n", "off", "0"])];
 
 /// Parses a text as the value of a switch.
@@ -75,7 +75,7 @@ pub fn switched(text: &str) -> Option<bool> {
     SWITCHES.iter().find(|switch| means(switch)).map(|(name, _)| *name == "true")
 }
 
-/// Converts a value to its key's kind: a switch for its name, a list for its single item, a text for a switch.
+/// Converts a value to its key's kind: a boolean to its name, a single item to a list, or a text to a boolean.
 pub(super) fn spelled(kind: &str, value: Value) -> Value {
     match (kind, value) {
         ("boolean", Value::String(text)) => switched(&text).map_or(Value::String(text), Value::Boolean),
@@ -95,18 +95,18 @@ pub(super) fn spelled(kind: &str, value: Value) -> Value {
     }
 }
 
-/// Converts other programs' ways to write no limit to the key's own.
+/// Converts other programs' spellings of no limit to the key's own.
 pub(super) fn unlimited(key: &str, value: Value) -> Value {
     let is_none = value.as_str().is_some_and(|text| text.eq_ignore_ascii_case("none"));
     match (key, &value) {
-        // vLLM's; TRL's is 0, as here.
+        // -1 is vLLM's value; TRL's is 0, as in rlhost.
         ("top_k" | "eval_top_k", Value::Integer(-1)) => Value::Integer(0),
         ("save_total_limit", Value::String(_)) if is_none => Value::Integer(0),
         _ => value,
     }
 }
 
-/// Values of transformers that are not supported, by the beginning of their names, with the reason.
+/// Unsupported values of transformers, by the beginning of their names, with the reason.
 const UNSUPPORTED: [(&str, &[&str], &str); 6] = [
     ("optim", &["galore_", "apollo_"], "low-rank optimizers are not supported; for less memory, use LoRA (--use-peft)"),
     ("optim", &["lomo", "adalomo"], "updates during the backward pass are not supported; adafactor has the smallest state here"),
@@ -120,7 +120,7 @@ const UNSUPPORTED: [(&str, &[&str], &str); 6] = [
     ("max_completion_length", &["none", "None"], "completions need a limit; give a number of tokens, up to the model's context"),
 ];
 
-/// Returns why a key does not take a value of transformers, if it is one that rlhost does not support.
+/// Returns the reason why a key does not accept a value of transformers, if it is one that rlhost does not support.
 pub(super) fn unsupported(key: &str, value: &Value) -> Option<String> {
     let text = value.as_str()?;
     let names = |(of, begins, _): &&(&str, &[&str], &str)| *of == key && begins.iter().any(|begin| text.starts_with(begin));
@@ -141,7 +141,7 @@ fn pairs(text: &str) -> Option<Table> {
     text.split(',').map(pair).collect()
 }
 
-/// Returns where metrics are reported as a list, without destinations that only other programs support.
+/// Returns the reporting targets as a list, without those that only other programs support.
 pub(super) fn reported_to(value: Value) -> Value {
     const OWN: [&str; 5] = ["none", "tensorboard", "wandb", "mlflow", "trackio"];
     const FOREIGN: [&str; 10] =
@@ -177,7 +177,7 @@ pub(super) fn reported_to(value: Value) -> Value {
     Value::Array(once)
 }
 
-/// Returns the list of plugins that a key's value means: one path, a list of paths or tables, or a table of plugins by name
+/// Converts a key's value to a list of plugins: one path, a list of paths or tables, or a table of plugins by name
 /// (`[plugin.NAME.config]`).
 pub(super) fn plugin_entries(key: &str, given: Value) -> Result<Value, String> {
     let entries = match given {
@@ -196,13 +196,13 @@ pub(super) fn plugin_entries(key: &str, given: Value) -> Result<Value, String> {
     }
 }
 
-/// Returns the name of a table that an entry has, if a table of entries by name has it in the place of an entry.
+/// Returns the name of an entry's subtable that a table of entries by name has instead of an entry.
 fn of_no_entry(table: &Table) -> Option<&'static str> {
     let has_path = |entry: &Value| entry.as_table().is_some_and(|entry| entry.contains_key("path"));
     OF_ENTRIES.into_iter().find(|name| table.get(*name).is_some_and(|entry| !has_path(entry)))
 }
 
-/// Returns entries of environments, which may be given as [`plugin_entries`] or as one table.
+/// Returns entries of environments, which may be given as for [`plugin_entries`] or as one table.
 pub(super) fn environment_entries(key: &str, given: Value) -> Result<Value, String> {
     match given {
         Value::Table(table) if !table.values().all(Value::is_table) => Ok(Value::Array(vec![Value::Table(table)])),
@@ -218,7 +218,7 @@ fn plugin_entry(given: Value) -> Value {
     }
 }
 
-/// Adds the path that a plugin's name implies, unless its table has one; then the name, if it is not that of the file.
+/// Adds the path that a plugin's name implies, unless its table has one; then adds the name, if it differs from the file's.
 fn named_entry((name, mut entry): (String, Value)) -> Value {
     if let Value::Table(table) = &mut entry {
         let path = table.entry("path").or_insert_with(|| Value::String(format!("{name}.wasm")));
@@ -229,7 +229,7 @@ fn named_entry((name, mut entry): (String, Value)) -> Value {
     entry
 }
 
-/// The names of Rust's types, and their names for users.
+/// Names of Rust's types, and their names for users.
 const TYPES: [(&str, &str); 11] = [
     ("struct PluginEntry", "a path, or a table with a path"),
     ("struct PluginLimits", "a table of limits"),
@@ -244,16 +244,16 @@ const TYPES: [(&str, &str); 11] = [
     ("i64", "a whole number"),
 ];
 
-/// Longest key or value in an error, in bytes.
+/// Maximum length of a key or value in an error message, in bytes.
 const LONGEST_SHOWN: usize = 256;
 
 /// Keys of an entry that are tables.
 const OF_ENTRIES: [&str; 5] = ["config", "folders", "http", "limits", "secrets"];
 
-/// How an error begins that names a key, up to the key.
+/// Beginning of an error about an unknown key, up to the key.
 pub(super) const UNKNOWN_KEY: &str = "unknown key `";
 
-/// Maximum number of a table's names in an error.
+/// Maximum number of a table's names in an error message.
 const FEW: usize = 8;
 
 /// Rewords the parser's error: suggests the nearest name instead of listing all, and replaces names of Rust types.
@@ -276,7 +276,7 @@ pub(super) fn reworded(message: &str) -> String {
         }
         _ => {}
     }
-    // TOML has no larger whole numbers, so that one came as text.
+    // TOML has no larger integers, so this one was passed as text.
     let number = message.strip_prefix("invalid type: string \"").and_then(|rest| rest.split_once('"'));
     let too_large = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) && text.parse::<i64>().is_err();
     if let Some((digits, _)) = number.filter(|(text, _)| too_large(text)) {

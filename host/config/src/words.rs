@@ -1,8 +1,8 @@
-//! Numbers and counted things as people read them, on the terminal, in the log, in findings and on pages.
+//! Formats numbers and counts for people: on the terminal, in the log, in findings and on pages.
 
 use std::time::Duration;
 
-/// Formats a number with four significant digits, and separated thousands.
+/// Formats a number with four significant digits and thousands separators.
 pub fn number(v: f64) -> String {
     let size = v.abs();
     if v == 0.0 {
@@ -21,7 +21,7 @@ pub fn number(v: f64) -> String {
     }
 }
 
-/// Formats a number for a column of such numbers, whose points are mostly below each other.
+/// Formats a number for a column, such that decimal points are mostly aligned.
 pub fn in_column(v: f64) -> String {
     match v.abs() {
         0.0 => "0".to_owned(),
@@ -32,17 +32,17 @@ pub fn in_column(v: f64) -> String {
     }
 }
 
-/// Formats a count, with separated thousands.
+/// Formats a count with thousands separators.
 pub fn count(n: u64) -> String {
     grouped(&n.to_string())
 }
 
-/// Formats a number of things: `1 step`, `2 steps`.
+/// Formats a number with its noun: `1 step`, `2 steps`.
 pub fn counted(n: u64, what: &str) -> String {
     format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// Returns a duration as a clock shows it: `0:07`, `12:30`, `1:02:03`, `2d 03:00`.
+/// Formats a duration like a clock: `0:07`, `12:30`, `1:02:03`, `2d 03:00`.
 pub fn clock(time: Duration) -> String {
     let seconds = time.as_secs();
     let (minutes, hours) = (seconds / 60 % 60, seconds / 3600);
@@ -58,7 +58,7 @@ fn trimmed(text: &str) -> &str {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
 }
 
-/// Separates the thousands of a whole number, which may have a sign.
+/// Adds thousands separators to an integer, which may have a sign.
 fn grouped(text: &str) -> String {
     let (sign, digits) = text.strip_prefix('-').map_or(("", text), |digits| ("-", digits));
     let mut shown = sign.to_owned();

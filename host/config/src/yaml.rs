@@ -1,4 +1,4 @@
-//! YAML from outside: TRL's configuration files, and the front matter of dataset cards.
+//! Parses untrusted YAML: TRL's configuration files, and the front matter of dataset cards.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value as Json;
@@ -7,13 +7,13 @@ use serde_saphyr::{MergeKeyPolicy, NonFiniteFloatPolicy, Options, UserMessageFor
 use std::fmt;
 use toml::{Table, Value};
 
-/// Maximum nesting of lists and keys. A level takes some 25 KB of the stack where the parser is not optimised, and a thread has 2 MB.
+/// Maximum nesting of lists and keys. A level takes some 25 KB of the stack in an unoptimised build, and a thread has 2 MB.
 const DEEPEST: usize = 48;
 
-/// Maximum number of values, those that references repeat included: more than a front matter of the largest size reasonably has.
+/// Maximum number of values, including those repeated by aliases: more than a front matter of the largest size reasonably has.
 const MOST: usize = 250_000;
 
-/// Parses the keys of a file; the error has the line. Null values are omitted.
+/// Parses a file's keys; an error includes the line. Null values are omitted.
 pub(super) fn table(text: &str) -> Result<Table, (usize, String)> {
     match converted(Yaml::parse(text)?) {
         None => Ok(Table::new()),
@@ -25,11 +25,11 @@ pub(super) fn table(text: &str) -> Result<Table, (usize, String)> {
 /// Maximum size of a front matter in bytes.
 const LARGEST_FRONT: usize = 1 << 20;
 
-/// Returns the values of a Markdown text's front matter, which is YAML between lines of three dashes; none if it has no front matter.
-/// A key that is not a text becomes one.
+/// Returns the values of a Markdown text's front matter, YAML between lines of three dashes; `None` if it has no front matter. Keys that
+/// are not texts are converted to text.
 ///
 /// # Errors
-/// If it is not YAML, or too large. The error has the line.
+/// If it is not YAML, or too large. The error includes the line.
 pub fn front_matter(text: &str) -> Result<Option<Json>, (usize, String)> {
     let text = text.trim_start_matches('\u{feff}');
     let own = text.trim_start();
@@ -50,10 +50,10 @@ pub fn front_matter(text: &str) -> Result<Option<Json>, (usize, String)> {
     Ok(None)
 }
 
-/// Returns the values of a YAML document. A key that is not a text becomes one.
+/// Returns the values of a YAML document. Keys that are not texts are converted to text.
 ///
 /// # Errors
-/// If it is not YAML, or too large. The error has the line.
+/// If it is not YAML, or too large. The error includes the line.
 pub fn yaml_document(text: &str) -> Result<Json, (usize, String)> {
     json(text.trim_start_matches('\u{feff}'))
 }
@@ -79,7 +79,7 @@ fn as_json(value: Yaml) -> Json {
     }
 }
 
-/// Converts a value. TOML has no null: in lists and tables it is omitted, except where it lifts a limit.
+/// Converts a value. TOML has no null: in lists and tables, null is omitted, except where it removes a limit.
 fn converted(value: Yaml) -> Option<Value> {
     Some(match value {
         Yaml::Null => return None,
@@ -94,20 +94,20 @@ fn converted(value: Yaml) -> Option<Value> {
 }
 
 fn member((key, value): (String, Yaml)) -> Option<(String, Value)> {
-    // TRL's null is no limit, not the default.
+    // In TRL, null means no limit rather than the default.
     let is_limit = ["max_length", "max_completion_length"].contains(&key.as_str());
     let lifted = is_limit && matches!(value, Yaml::Null);
     let value = if lifted { Some(Value::String("none".to_owned())) } else { converted(value) };
     Some((key, value?))
 }
 
-/// A value of a document, without its tag. A key that is not a text became one.
+/// A value of a document, without its tag. Keys that were not texts are converted to text.
 #[derive(Debug, PartialEq)]
 enum Yaml {
     Null,
     Bool(bool),
     Integer(i64),
-    /// One that is larger than any [`Self::Integer`].
+    /// An integer that exceeds [`Self::Integer`].
     Natural(u64),
     Float(f64),
     Text(String),
@@ -116,7 +116,7 @@ enum Yaml {
 }
 
 impl Yaml {
-    /// Parses a document of YAML 1.2, whose `yes` and `on` are texts. The error has the line.
+    /// Parses a document of YAML 1.2, in which `yes` and `on` are texts. An error includes the line.
     fn parse(text: &str) -> Result<Self, (usize, String)> {
         serde_saphyr::from_str_with_options(text, options()).map_err(|error| {
             let line = error.location().and_then(|at| usize::try_from(at.line()).ok());
@@ -124,22 +124,21 @@ impl Yaml {
         })
     }
 
-    /// Returns it as a key.
+    /// Converts the value to a key.
     fn into_key(self) -> String {
         match self {
             Self::Text(key) => key,
             Self::Null => "null".to_owned(),
             Self::Float(number) if number.is_nan() => ".nan".to_owned(),
             Self::Float(number) if number.is_infinite() => if number > 0.0 { ".inf" } else { "-.inf" }.to_owned(),
-            // With a point, unlike in JSON's texts of large numbers.
+            // With a decimal point, unlike large numbers in JSON.
             Self::Float(number) => format!("{number:?}"),
             other => as_json(other).to_string(),
         }
     }
 }
 
-/// Returns how documents are read: plain words and numbers mean what they mean in YAML 1.2, `1_000` and `007` are texts, and `<<` is a key
-/// like any other.
+/// Returns the parser's options: scalars as in YAML 1.2, `1_000` and `007` are texts, and `<<` is an ordinary key.
 fn options() -> Options {
     serde_saphyr::options! {
         strict_booleans: true,
@@ -151,7 +150,7 @@ fn options() -> Options {
         with_snippet: false,
         budget: serde_saphyr::budget! {
             max_depth: DEEPEST,
-            // The depth is counted before.
+            // [`DEEPEST`] is checked first.
             flow_nesting_limit: DEEPEST + 1,
             max_documents: 1,
             max_nodes: MOST,
@@ -161,13 +160,13 @@ fn options() -> Options {
     }
 }
 
-/// Returns an error in words.
+/// Describes an error.
 fn said(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error;
     let too_deep = || format!("keys, lists or brackets are nested more than {DEEPEST} deep");
     match error.without_snippet() {
         Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => too_deep(),
-        // Of the scanner, which is ahead of the parser that counts.
+        // An error of the scanner, which runs ahead of the parser that counts the depth.
         Error::ExternalMessage { msg, .. } if msg.starts_with("recursion limit") => too_deep(),
         Error::Budget { breach: BudgetBreach::Documents { .. }, .. } => {
             "there is more than one document; the first ends here".to_owned()
@@ -186,7 +185,7 @@ impl<'de> Deserialize<'de> for Yaml {
     }
 }
 
-/// Makes a [`Yaml`] of what a parser finds.
+/// Builds a [`Yaml`] value.
 struct YamlVisitor;
 
 impl<'de> Visitor<'de> for YamlVisitor {
@@ -272,7 +271,7 @@ mod tests {
             assert!(line == on && said.contains(word), "{text:?}: {line}: {said}");
         }
         assert_eq!(table("- seed\n").unwrap_err().0, 1);
-        // References that multiply.
+        // Aliases that multiply.
         let bomb =
             (1..30).fold("a0: &a0 [x, x]\n".to_owned(), |text, i| format!("{text}a{i}: &a{i} [*a{}, *a{}]\n", i - 1, i - 1));
         let (_, said) = table(&bomb).unwrap_err();
@@ -353,7 +352,7 @@ mod tests {
                 assert!(line >= 1 && (said.contains("brackets") || i > 2), "{i}, {deeper}: {said}");
             }
         }
-        // Brackets in a text are none.
+        // Brackets in a text don't count.
         assert!(table(&format!("stop: '{}'", "[".repeat(1000))).is_ok());
     }
 }

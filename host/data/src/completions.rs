@@ -1,5 +1,4 @@
-//! Datasets of given completions: a prompt with its completion, a whole text, or a whole
-//! conversation.
+//! Datasets with given completions: a prompt with its completion, a text, or a conversation.
 
 use super::prompt::{not_empty, text_or_chat, with_system};
 use super::rows::LocatedRow;
@@ -7,27 +6,27 @@ use super::rows::{self, Location, RowColumns};
 use super::{Dataset, Result, TemplateVariables, TextOrChat, TokenizedRow, UnusableRows};
 use serde_json::{Map, Value};
 
-/// One row of a dataset of completions.
+/// Row of a dataset of completions.
 #[derive(Clone, Debug)]
 pub struct CompletionRow {
-    /// Its number in the dataset, from 0.
+    /// Index of the row in the dataset.
     pub row: usize,
-    /// Its location in the file.
+    /// Location of the row in its file.
     pub place: Location,
-    /// The prompt; none if the whole text is learned.
+    /// Prompt; `None` if the full text is learned.
     pub prompt: Option<TextOrChat>,
-    /// The answer, of the prompt's kind.
+    /// Completion, of the same kind as the prompt.
     pub completion: TextOrChat,
-    /// Its tokens, if the dataset has them; then there is no text.
+    /// Tokens of the row, if the dataset has them; then there is no text.
     pub tokens: Option<TokenizedRow>,
-    /// The template's variables.
+    /// Variables of the chat template.
     pub extras: TemplateVariables,
-    /// All other columns.
+    /// Other columns.
     pub columns: Map<String, Value>,
 }
 
-/// Reads a whole dataset of completions, skipping unusable rows: columns `prompt` and `completion`, or `text`, or `messages`,
-/// which ShareGPT calls `conversations`, or `input_ids`, which come before all else.
+/// Reads all rows of a dataset, skipping unusable ones. Columns: `input_ids`, which take precedence; or `prompt` and `completion`, `text`,
+/// or `messages` (`conversations` in ShareGPT).
 ///
 /// # Errors
 /// Names what is damaged or, if `refused` is strict, the first unusable row.
@@ -40,7 +39,7 @@ impl CompletionRow {
     /// Reads one row.
     ///
     /// # Errors
-    /// If it is not a usable completion.
+    /// If the row is not a usable completion.
     pub fn from_columns(row: usize, place: &Location, mut columns: RowColumns) -> Result<Self> {
         let read = || match TokenizedRow::take(&mut columns)? {
             None => completion(row, place, columns),
@@ -81,7 +80,7 @@ pub(super) fn completion(
         let extras = completion.extras(&columns)?;
         return Ok(CompletionRow { row, place: place.clone(), prompt: Some(prompt), completion, tokens: None, extras, columns });
     }
-    // Where there are several, TRL learns from a conversation.
+    // If there are several, TRL learns from the conversation.
     for name in ["conversations", "messages", "text"] {
         if let Some(value) = super::rows::take(&mut columns, name) {
             let completion = not_empty(name, text_or_chat(name, value)?)?;
@@ -125,7 +124,7 @@ mod tests {
             let row = json!({"system": none, "conversations": [{"from": "human", "value": "q"}]});
             assert_eq!(read(row).unwrap().completion, talk);
         }
-        // Of several, a conversation counts, and null is no column, as a table has it that was made of several datasets.
+        // A conversation takes precedence over a text. Null counts as missing: tables made of several datasets contain it.
         let both = json!({"text": "t", "messages": [{"role": "user", "content": "q"}]});
         assert_eq!(read(both).unwrap().completion, talk);
         let nulls = json!({"prompt": null, "completion": null, "text": null, "messages": [{"role": "user", "content": "q"}]});
@@ -138,7 +137,7 @@ mod tests {
         );
         let unprompted = read(json!({"prompt": null, "completion": "c"})).unwrap_err();
         assert!(unprompted.starts_with("column \"prompt\" is null"), "{unprompted}");
-        // An end is all that is learned of an empty answer; of an empty text there is nothing.
+        // For an empty answer, the end token is learned; for an empty text, nothing.
         assert!(read(json!({"prompt": "p", "completion": ""})).is_ok());
         assert!(read(json!({"text": ""})).unwrap_err().contains("is empty"));
         assert!(read(json!({"completion": "c"})).unwrap_err().contains("no \"prompt\""));

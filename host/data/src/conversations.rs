@@ -1,4 +1,4 @@
-//! What a tokenizer does for conversations: reads the calls in a turn, and tokenizes what follows it.
+//! Tokenizer methods for conversations: parse the calls in a turn, and tokenize what follows it.
 
 use super::Error;
 use super::calls::TAIL;
@@ -9,15 +9,15 @@ use super::{Result, Tokenizer};
 use crate::config::printable;
 use serde_json::Value;
 
-/// Maximum length of a call that is shown, in bytes.
+/// Maximum length of a printed call, in bytes.
 const SHOWN: usize = 200;
 
 impl Tokenizer {
-    /// Returns the tokens that follow a turn of the model, given the messages before the turn, the messages that reply to it, and
-    /// the turn's tokens. Does not repeat the turn's end token. Without a chat template, each message is a line.
+    /// Returns the tokens that follow a turn of the model, given the messages before the turn, the messages that reply to it, and the
+    /// turn's tokens. The turn's end token is not repeated. Without a chat template, each message is a line.
     ///
     /// # Errors
-    /// If the chat template refuses the conversation, or what follows a turn can't be found.
+    /// If the chat template rejects the conversation, or what follows a turn can't be found.
     pub fn encode_following(
         &self,
         before: &[ChatMessage],
@@ -38,10 +38,10 @@ impl Tokenizer {
         Ok(tokens)
     }
 
-    /// Returns the tokens of a conversation up to the model's turn.
+    /// Returns the text and tokens of a conversation up to the model's turn.
     ///
     /// # Errors
-    /// If the chat template refuses it.
+    /// If the chat template rejects the conversation.
     pub fn encode_opening(&self, messages: &[ChatMessage], extras: &TemplateVariables) -> Result<(String, Vec<u32>)> {
         let chat = self.has_chat();
         let text = if chat { self.render_chat(messages, true, extras)? } else { lines(messages) };
@@ -49,8 +49,8 @@ impl Tokenizer {
         Ok((text, tokens))
     }
 
-    /// Returns the tool calls in a turn that follows `before`, each with its name and arguments, given the tools' JSON schemas.
-    /// Malformed ones remain text, and so do those in a thought.
+    /// Returns the name and arguments of each tool call in a turn that follows `before`, given the tools' JSON schemas. Malformed calls,
+    /// and calls within a thought, remain text.
     ///
     /// # Errors
     /// If the tokens can't be decoded.
@@ -59,14 +59,14 @@ impl Tokenizer {
         Ok(self.call_format(tools).found(&prompt, &self.decode_marked(turn)?, tools))
     }
 
-    /// Returns the text of a turn before these calls, with its thoughts and without special tokens.
+    /// Returns the text of a turn before its calls, including thoughts but without special tokens.
     ///
     /// # Errors
     /// If the tokens can't be decoded.
     pub fn before_calls(&self, turn: &[u32], tools: &Value) -> Result<String> {
         let marked = self.decode_marked(turn)?;
         let Some(begin) = self.call_format(tools).begin(&marked) else { return self.decode(turn) };
-        // The most tokens that end before it. Their texts grow with their number.
+        // Searches for the largest number of tokens that end before the calls; the length of the text grows with it.
         let (mut fitting, mut beyond) = (0, turn.len() + 1);
         while fitting + 1 < beyond {
             let middle = fitting.midpoint(beyond);
@@ -79,10 +79,10 @@ impl Tokenizer {
         Ok(self.decode(&turn[..fitting])? + rest)
     }
 
-    /// Refuses tools if the calls that the chat template asks for can't be read. Warns if it leaves tools out.
+    /// Rejects tools if the calls that the chat template writes can't be parsed. Warns if the template leaves tools out.
     ///
     /// # Errors
-    /// If they can't be read, or the template takes too much time or memory.
+    /// If calls can't be parsed, or the template takes too much time or memory.
     pub fn check_tools(&self) -> Result<()> {
         let Some(chat) = self.template() else { return Ok(()) };
         let found = match chat.tools.get() {

@@ -1,4 +1,4 @@
-//! The location of a dataset.
+//! Location of a dataset.
 
 use super::Slice;
 use crate::config::printable_path;
@@ -6,23 +6,23 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Where a dataset is, and how its columns are renamed.
+/// Location of a dataset, and how its columns are renamed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dataset {
-    /// Its files, read one after another; a folder means its shards.
+    /// Files, read one after another; a folder stands for its shards.
     pub files: Vec<PathBuf>,
-    /// Parts of the files, read one after another; none to read all rows.
+    /// Parts of the files, read one after another; empty to read all rows.
     pub parts: Vec<FilePart>,
-    /// Renamed columns: the wanted name, and the dataset's own.
+    /// Renamed columns: new name and original name.
     pub columns: Vec<(String, String)>,
 }
 
-/// Some rows of a dataset's files.
+/// Part of a dataset: some rows of some files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FilePart {
-    /// Which files, such as those of a split.
+    /// Indices of the files, such as those of a split.
     pub files: Range<usize>,
-    /// Which of their rows together; none for all.
+    /// Slice of the files' rows; `None` for all rows.
     pub slice: Option<Slice>,
 }
 
@@ -32,7 +32,7 @@ impl From<&Path> for Dataset {
     }
 }
 
-/// Its path, for errors.
+/// Formats the path of the dataset, for errors.
 impl fmt::Display for Dataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.files.as_slice() {

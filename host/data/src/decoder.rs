@@ -1,15 +1,15 @@
-//! How much a tokenizer's decoder can make of a token.
+//! Bounds the work of a tokenizer's decoder.
 
 use serde_json::Value;
 
-/// Times by which a decoder may lengthen tokens, unless it is watched. Those of common models only shorten them.
+/// Maximum factor by which a decoder may lengthen tokens and still run without limits. Decoders of common models only shorten them.
 const MOST_GROWTH: usize = 4;
 
-/// Parts that a decoder may have, unless it is watched: each reads every token.
+/// Maximum number of parts with which a decoder may run without limits: each part processes every token.
 const MOST_PARTS: usize = 32;
 
-/// Returns whether a decoder may take long or make much of little, as JSON has it. Its parts follow each other, so what they
-/// lengthen multiplies.
+/// Returns whether a decoder, given as JSON, may take long or produce much more text than it reads. Its parts run in sequence, so their
+/// growth factors multiply.
 pub(super) fn is_free(decoder: &Value) -> bool {
     let mut parts = Vec::new();
     collect(decoder, &mut parts);
@@ -17,7 +17,7 @@ pub(super) fn is_free(decoder: &Value) -> bool {
     parts.len() > MOST_PARTS || growth > MOST_GROWTH
 }
 
-/// Collects the parts of a decoder that are no lists of others.
+/// Collects the parts of a decoder, flattening sequences.
 fn collect<'a>(decoder: &'a Value, into: &mut Vec<&'a Value>) {
     match decoder["decoders"].as_array() {
         Some(all) => all.iter().for_each(|part| collect(part, into)),
@@ -26,20 +26,20 @@ fn collect<'a>(decoder: &'a Value, into: &mut Vec<&'a Value>) {
     }
 }
 
-/// Returns the times by which a part may lengthen a token.
+/// Returns the factor by which a part may lengthen a token.
 fn growth(part: &Value) -> usize {
     let bytes = |value: &Value| value.as_str().map_or(0, str::len);
     match part["type"].as_str() {
         Some("Fuse" | "Strip" | "Metaspace" | "ByteFallback") => 1,
-        // A byte that is no text becomes a character of three.
+        // An invalid byte becomes a character of three bytes.
         Some("ByteLevel") => 2,
-        // A space before each token.
+        // Adds a space before each token.
         Some("WordPiece") => 2,
-        // An empty text is found between all characters.
+        // An empty suffix is found between all characters.
         Some("BPEDecoder") => 1 + usize::from(bytes(&part["suffix"]) == 0),
         Some("CTC") => 1 + usize::from(bytes(&part["word_delimiter_token"]) == 0),
         Some("Replace") => match (bytes(&part["pattern"]["String"]), bytes(&part["content"])) {
-            // A pattern, or an empty text.
+            // A regular expression, or an empty text.
             (0, _) => usize::MAX,
             (from, to) => to.div_ceil(from).max(1),
         },
@@ -74,7 +74,7 @@ mod tests {
         let ctc = json!({ "type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": true });
         let metaspace = json!({ "type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always", "split": true });
         for decoder in [llama, byte_level, word_piece, bpe, ctc, metaspace, Value::Null] {
-            // As the library writes what it has read.
+            // Compare with the JSON that the library writes.
             let read: Option<tokenizers::DecoderWrapper> = serde_json::from_value(decoder.clone()).unwrap();
             assert!(!is_free(&serde_json::to_value(read).unwrap()), "{decoder}");
         }

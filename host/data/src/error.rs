@@ -1,61 +1,61 @@
-//! What can be wrong with data.
+//! Errors in data.
 
 use crate::config::printable_path;
 use std::path::{Path, PathBuf};
 
-/// An error in the data: what is wrong, where, and what would be right.
+/// Error in the data: what is wrong, where, and what would be right.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file can't be read.
     #[error("can't read {}: {source}", printable_path(path))]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A dataset's row can't be used.
+    /// A row of a dataset can't be used.
     #[error("{}:{line}: {detail}", printable_path(path))]
     Row {
-        /// The dataset.
+        /// Path of the dataset.
         path: PathBuf,
-        /// The line, or the place in its array or table, from 1.
+        /// Line of the file, or index in the array or table, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// What is wrong with the row.
         detail: String,
     },
     /// A dataset as a whole can't be used.
     #[error("{}: {detail}", printable_path(path))]
     Dataset {
-        /// The dataset.
+        /// Path of the dataset.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the dataset.
         detail: String,
     },
-    /// A text takes too much time or memory to render or to tokenize; others would, too.
+    /// A text takes too much time or memory to render or to tokenize; other texts would, too.
     #[error("{place}: {detail}")]
     Unbounded {
-        /// The tokenizer, or the row.
+        /// Tokenizer or row.
         place: String,
-        /// What was too much.
+        /// Which limit was exceeded.
         detail: String,
     },
-    /// A text has no tokens, where something is read at its last one.
+    /// A text has no tokens, but a value at its last token is needed.
     #[error("{text:?} has no tokens in the model's tokenizer")]
     Untokenized {
         /// The text.
         text: String,
     },
-    /// Another rank found something wrong that is not a row's alone.
+    /// Another rank found an error that is not about a single row.
     #[error("{text}")]
     OfRank {
-        /// What it said.
+        /// Error message of the other rank.
         text: String,
     },
     /// The tokenizer's files can't be used, or a text can't be tokenized.
     #[error("{}: {detail}", printable_path(path))]
     Tokenizer {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong.
         detail: String,
@@ -63,7 +63,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the error of a file in the `folder` of the built-in model, which is temporary, without the folder's path.
+    /// Returns this error without the path of `folder`, the temporary folder of the built-in model.
     #[must_use]
     pub fn without_built_in_folder(self, folder: &Path) -> Self {
         match self {
@@ -75,7 +75,7 @@ impl Error {
         }
     }
 
-    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    /// Returns whether the user's input is at fault, rather than the machine or the program.
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Io { source, .. } => crate::config::files::is_path_error(source),

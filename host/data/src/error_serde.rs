@@ -1,12 +1,12 @@
-//! How an error of a row is sent to other ranks, for serde's `with`.
+//! Serializes errors for other ranks (for serde's `with`).
 
 use super::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A row's file, as text, with its line; and what is wrong.
+/// File and line of a row, if the error is about one, and the message.
 type RowErrorParts = (Option<(String, usize)>, String);
 
-/// Writes an error.
+/// Serializes an error.
 pub fn serialize<S: Serializer>(error: &Error, to: S) -> Result<S::Ok, S::Error> {
     let told: RowErrorParts = match error {
         Error::Row { path, line, detail } => (Some((path.to_string_lossy().into_owned(), *line)), detail.clone()),
@@ -15,7 +15,7 @@ pub fn serialize<S: Serializer>(error: &Error, to: S) -> Result<S::Ok, S::Error>
     told.serialize(to)
 }
 
-/// Reads an error; one that is not of a row is only its text.
+/// Deserializes an error; one that is not about a row keeps only its message.
 pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Box<Error>, D::Error> {
     Ok(Box::new(match RowErrorParts::deserialize(from)? {
         (Some((path, line)), detail) => Error::Row { path: path.into(), line, detail },

@@ -1,5 +1,5 @@
-//! Datasets of desirable and undesirable completions: a prompt, a completion and a label; or pairs, each of which becomes two
-//! such rows.
+//! Datasets of desirable and undesirable completions: a prompt, a completion and a label per row; or preference pairs, each of which
+//! becomes two such rows.
 
 use super::completions::completion;
 use super::preferences::prompted;
@@ -7,29 +7,29 @@ use super::rows::{Location, RowColumns};
 use super::{CompletionRow, PreferenceRow, Result};
 use serde_json::Value;
 
-/// Number of pairs that are split together: their chosen answers come before their rejected ones, as in TRL.
+/// Number of pairs that are split as a unit: all chosen answers of a unit precede the rejected ones, as in TRL.
 const TOGETHER: usize = 1000;
 
-/// One row of a labelled dataset.
+/// Row of a labelled dataset.
 #[derive(Clone, Debug)]
 pub struct LabelledRow {
-    /// The prompt, which is always present, and the completion.
+    /// Completion and its prompt, which is always present.
     pub row: CompletionRow,
     /// Whether the completion is desirable.
     pub label: bool,
 }
 
 impl LabelledRow {
-    /// Reads one row: a labelled completion, or the two of a pair, the chosen one first.
+    /// Reads one row: a labelled completion, or the two completions of a pair, the chosen one first.
     ///
     /// # Errors
-    /// If it is neither.
+    /// If the row is neither.
     pub fn from_columns(row: usize, place: &Location, columns: RowColumns) -> Result<Vec<Self>> {
         parse_rows(row, place, columns).map_err(|detail| place.row_error(detail))
     }
 }
 
-/// Puts the parts of a dataset's rows, of which only pairs have two, in the order in which they are learned.
+/// Puts the completions of rows, of which only pairs have two, in the order in which they are learned.
 #[derive(Debug)]
 pub struct PairOrdering<T> {
     chosen: Vec<T>,
@@ -43,7 +43,7 @@ impl<T> Default for PairOrdering<T> {
 }
 
 impl<T> PairOrdering<T> {
-    /// Takes the next row's parts. Returns those that come next.
+    /// Adds the completions of the next row. Returns those that come next in the order.
     pub fn push(&mut self, parts: Vec<T>) -> Vec<T> {
         match <[T; 2]>::try_from(parts) {
             Ok([better, worse]) => {
@@ -55,7 +55,7 @@ impl<T> PairOrdering<T> {
         }
     }
 
-    /// Returns the rest.
+    /// Returns the remaining completions.
     pub fn end(self) -> Vec<T> {
         self.chosen.into_iter().chain(self.rejected).collect()
     }
@@ -78,7 +78,7 @@ fn parse_rows(row: usize, place: &Location, mut columns: RowColumns) -> std::res
     Ok(vec![LabelledRow { row: completion(row, place, columns)?, label }])
 }
 
-/// Reads a Boolean, which tables write as a number or as text.
+/// Reads a boolean, which tables may store as a number or as text.
 fn label(value: &Value) -> std::result::Result<bool, String> {
     let text = value.as_str().map_or_else(|| value.to_string(), |text| text.trim().to_lowercase());
     match text.as_str() {
@@ -102,7 +102,7 @@ mod tests {
     use crate::{TextOrChat, UnusableRows};
     use serde_json::json;
 
-    /// Puts the parts of all rows in this order.
+    /// Returns the completions of all rows in this order.
     fn in_order<T>(rows: impl IntoIterator<Item = Vec<T>>) -> Vec<T> {
         let mut order = PairOrdering::default();
         let mut ordered: Vec<T> = rows.into_iter().flat_map(|parts| order.push(parts)).collect();

@@ -1,4 +1,4 @@
-//! Rows of a dataset, texts and tokens: reading, chat templates, tokenizers, and the order of prompts.
+//! Datasets and text: reads rows, renders chat templates, tokenizes, and determines the order of prompts.
 
 mod calls;
 mod chat;
@@ -63,7 +63,7 @@ pub use train_tokenizer::{TrainedTokenizer, train_tokenizer};
 pub use turn_end::TurnEnd;
 pub use unusable_rows::UnusableRows;
 
-/// As in the program: tests must find that what is untrusted stays within its bounds.
+/// Allocator of the program, so that tests check that untrusted inputs stay within their memory limits.
 #[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: ops::bounded::LimitedAllocator<mimalloc::MiMalloc> = ops::bounded::LimitedAllocator(mimalloc::MiMalloc);

@@ -1,4 +1,4 @@
-//! The order of a dataset's rows. It depends only on seed and position, so a resumed run continues exactly where it stopped.
+//! Order of a dataset's rows. It depends only on seed and position, so a resumed run continues exactly where it stopped.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Position in the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Cursor {
-    /// Finished passes.
+    /// Number of finished passes.
     pub epoch: u64,
-    /// Rows taken in this pass.
+    /// Number of rows taken in the current pass.
     pub taken: usize,
 }
 
@@ -17,7 +17,7 @@ pub struct Cursor {
 #[derive(Clone, Debug)]
 pub struct Loader {
     rows: usize,
-    /// How many of the rows can be used, as far as is known.
+    /// Number of usable rows, as far as known.
     usable: usize,
     batch: usize,
     partial: bool,
@@ -29,7 +29,7 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// `rows` must be at least `batch`, or at least one if the rest of a pass is returned too (`partial`).
+    /// Creates a loader. `rows` must be at least `batch`, or at least one if incomplete batches are returned (`partial`).
     pub fn new(rows: usize, batch: usize, seed: u64, shuffle: bool, partial: bool) -> Self {
         let (usable, mix, cursor, order) = (rows, false, Cursor::default(), Vec::new());
         let mut this = Self { rows, usable, batch, partial, seed, shuffle, mix, cursor, order };
@@ -37,17 +37,16 @@ impl Loader {
         this
     }
 
-    /// Returns this loader for a dataset of whose rows only this many can be used. Batches are then those of
-    /// [`Loader::next_usable`].
+    /// Returns this loader for a dataset with only this many usable rows. Its batches then come from [`Loader::next_usable`].
     #[must_use]
     pub fn with_usable(self, usable: usize) -> Self {
         Self { usable, ..self }
     }
 
-    /// Returns this loader with the rows of each batch in random order, for batches that several updates train on in parts.
+    /// Returns this loader with the rows of each batch shuffled, for batches that several updates train on in parts.
     #[must_use]
     pub fn with_mixing(self, mix: bool) -> Self {
-        // Rows that are shuffled as a whole are in random order in each batch, too.
+        // If all rows are shuffled, so are the rows of a batch.
         Self { mix: mix && !self.shuffle, ..self }
     }
 
@@ -58,9 +57,9 @@ impl Loader {
         }
     }
 
-    /// Moves to a position and continues from there.
+    /// Moves to a position.
     pub fn seek(&mut self, cursor: Cursor) {
-        // The order of a pass follows from its number.
+        // The order of a pass depends only on its number.
         let same_pass = self.cursor.epoch == cursor.epoch;
         self.cursor = cursor;
         if !same_pass {
@@ -68,32 +67,31 @@ impl Loader {
         }
     }
 
-    /// Returns the batches in a pass.
+    /// Returns the number of batches per pass.
     pub fn batches_per_epoch(&self) -> usize {
         if self.partial { self.usable.div_ceil(self.batch) } else { self.usable / self.batch }
     }
 
-    /// Returns the rows of the incomplete batch that ends a pass; 0 if there is none.
+    /// Returns the size of the incomplete batch at the end of a pass; 0 if there is none.
     pub fn partial_batch_size(&self) -> usize {
         if self.partial { self.usable % self.batch } else { 0 }
     }
 
-    /// Returns the number of rows in a batch, and whether a pass may end with fewer.
+    /// Returns the number of rows per batch, and whether a pass may end with an incomplete batch.
     pub fn batch(&self) -> (usize, bool) {
         (self.batch, self.partial)
     }
 
-    /// Returns whether the next batch starts another pass.
+    /// Returns whether the next batch starts a new pass.
     pub fn is_at_end(&self) -> bool {
         let left = self.rows.saturating_sub(self.cursor.taken);
         left < if self.partial { 1 } else { self.batch }
     }
 
-    /// Returns whether the next batch starts another pass, where only some rows can be used; `judge` decides for rows that come
-    /// next.
+    /// Returns whether the next batch starts a new pass if only some rows are usable; `judge` decides which of the next rows are.
     ///
     /// # Errors
-    /// Those of `judge`.
+    /// Errors of `judge`.
     pub fn is_at_usable_end<E>(&self, mut judge: impl FnMut(&[usize]) -> Result<Vec<bool>, E>) -> Result<bool, E> {
         let (mut missing, mut end) = (if self.partial { 1 } else { self.batch }, self.cursor.taken);
         while missing > 0 && end < self.rows {
@@ -115,8 +113,8 @@ impl Loader {
         self.taken(batch, end)
     }
 
-    /// Returns the next batch without the rows to skip, by pass and row, and the number of those. Rows that don't fill a batch at the
-    /// end of a pass are dropped. But if a batch finds too few in a whole pass, it also has rows to skip.
+    /// Returns the next batch without the rows for which `skips` holds, given pass and row, and the number of skipped rows. Rows at the end
+    /// of a pass that don't fill a batch are dropped. A batch that finds too few rows in an entire pass includes skipped ones.
     pub fn next_batch_without(&mut self, skips: impl Fn(u64, usize) -> bool) -> (Vec<usize>, usize) {
         let mut left_out = 0;
         loop {
@@ -142,14 +140,14 @@ impl Loader {
         }
     }
 
-    /// Returns the next batch of rows that can be used, which `judge` decides for rows that come next, without those to skip, and the
-    /// number of the skipped ones. An incomplete batch at the end of a pass is dropped or returned. A batch that finds too few rows in a
-    /// whole pass has fewer; if rows are skipped, it has those too.
+    /// Returns the next batch of usable rows, without those to skip, and the number of skipped rows; `judge` decides which of the next rows
+    /// are usable. An incomplete batch at the end of a pass is dropped or returned. A batch that finds too few rows in an entire pass
+    /// includes skipped ones; if none were skipped, it is smaller.
     ///
-    /// The order is that of all rows, so it doesn't depend on which rows were judged before.
+    /// The order is that of all rows, so it does not depend on which rows were judged before.
     ///
     /// # Errors
-    /// Those of `judge`. The position stays as it was.
+    /// Errors of `judge`; the position is then unchanged.
     pub fn next_usable<E>(
         &mut self,
         mut judge: impl FnMut(&[usize]) -> Result<Vec<bool>, E>,
@@ -177,8 +175,7 @@ impl Loader {
         }
     }
 
-    /// Returns the rows of a batch from this place of the order on, those that it skips, and where it ends. Rows are judged as they are
-    /// needed, and not one more.
+    /// Returns the rows of a batch that starts at this position, its skipped rows, and where it ends. Judges no more rows than necessary.
     fn usable_from<E>(
         &self,
         begun: usize,
@@ -197,10 +194,10 @@ impl Loader {
         Ok((batch, skipped, end))
     }
 
-    /// Moves behind a batch, and puts it into random order if that is asked for.
+    /// Moves past a batch, and shuffles it if requested.
     fn taken(&mut self, mut batch: Vec<usize>, end: usize) -> Vec<usize> {
         if self.mix {
-            // A number for each batch; a snapshot's epoch may be any.
+            // A number for each batch; the epoch in a snapshot may be any.
             let begun = self.cursor.epoch.wrapping_mul(self.rows as u64).wrapping_add(self.cursor.taken as u64);
             shuffle(&mut batch, !self.seed, begun);
         }
@@ -214,11 +211,11 @@ impl Loader {
     }
 }
 
-/// Puts items in random order, which follows from `seed` and `stream`.
+/// Shuffles rows in an order determined by `seed` and `stream`.
 pub fn shuffle(rows: &mut [usize], seed: u64, stream: u64) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(stream);
-    // Fisher and Yates, from the end; the remainder's bias is below 2^-32 for any dataset.
+    // Fisher-Yates shuffle from the end; the bias of the remainder is below 2^-32 for any dataset.
     for i in (1..rows.len()).rev() {
         rows.swap(i, (rng.next_u64() % (i as u64 + 1)) as usize);
     }
@@ -263,7 +260,7 @@ mod tests {
         assert_eq!(loader.cursor(), Cursor { epoch: 2, taken: 10 });
         let all = |_: u64, _: usize| true;
         assert_eq!(loader.next_batch_without(all), (vec![0, 1, 2], 7));
-        // Without any, it is the usual order.
+        // Without rows to skip, the order is unchanged.
         for (shuffled, mixed) in [(true, false), (false, true)] {
             let new = || Loader::new(11, 4, 9, shuffled, false).with_mixing(mixed);
             let (mut usual, mut other) = (new(), new());
@@ -281,7 +278,7 @@ mod tests {
 
     #[test]
     fn rows_that_can_not_be_used_are_left_out_of_the_order_of_all() {
-        // Where all can be used, it is the usual order.
+        // If all rows are usable, the order is unchanged.
         for (shuffled, mixed, partial) in [(true, false, false), (false, true, false), (true, false, true)] {
             let new = || Loader::new(11, 4, 9, shuffled, partial).with_mixing(mixed);
             let (mut usual, mut other) = (new(), new());
@@ -292,7 +289,7 @@ mod tests {
                 assert_eq!(other.cursor(), usual.cursor());
             }
         }
-        // 8 of 12 rows.
+        // 8 of 12 rows are usable.
         for partial in [false, true] {
             let mut loader = Loader::new(12, 3, 9, true, partial).with_usable(8);
             assert_eq!((loader.batches_per_epoch(), loader.partial_batch_size()), if partial { (3, 2) } else { (2, 0) });
@@ -304,7 +301,7 @@ mod tests {
             assert_eq!(got.iter().map(Vec::len).collect::<Vec<_>>(), sizes);
             assert_eq!(got.concat(), order[..sizes.iter().sum()]);
             assert!(loader.is_at_usable_end(thirds).unwrap());
-            // The next pass, from its beginning and from a position.
+            // The next pass, from its beginning and from a position within it.
             let mut resumed = Loader::new(12, 3, 9, true, partial);
             resumed.seek(loader.cursor());
             let next = loader.next_usable(thirds, |_, _| false).unwrap();
@@ -327,11 +324,11 @@ mod tests {
         assert_eq!(loader.next_usable(fails, |_, _| false), Err("5".to_owned()));
         assert_eq!(loader.cursor(), before);
         assert_eq!(loader.next_usable(thirds, |_, _| false).unwrap(), (vec![5, 6, 8], 0));
-        // Fewer than a batch, or none, in a whole pass.
+        // An entire pass has fewer usable rows than a batch, or none.
         let one = |rows: &[usize]| Judged::Ok(rows.iter().map(|row| *row == 7).collect());
         assert_eq!(loader.next_usable(one, |_, _| false).unwrap(), (vec![7], 0));
         assert_eq!(loader.next_usable(|rows| Judged::Ok(vec![false; rows.len()]), |_, _| false).unwrap(), (vec![], 0));
-        // Skipped rows are only taken if there are no others.
+        // Skipped rows are taken only if there are no others.
         let mut loader = Loader::new(12, 3, 9, false, false);
         assert_eq!(loader.next_usable(thirds, |_, row| row < 6).unwrap(), (vec![6, 8, 9], 4));
         assert_eq!(loader.next_usable(thirds, |_, row| row > 2).unwrap(), (vec![0, 2, 3], 1 + 5));

@@ -1,7 +1,7 @@
 //! `{% generation %}`: transformers' marks around the assistant's text in a chat template.
 //!
-//! The engine has no such tag. It becomes a call block, which passes its text to a function, like transformers' own. To find the
-//! text in the output, the function puts a character before and after it that the conversation's text does not contain.
+//! The engine has no such tag. It is rewritten to a call block, which passes its text to a function, like transformers' own. To locate the
+//! text in the output, the function surrounds it with characters that do not occur in the conversation.
 
 use super::chat::RenderError;
 use minijinja::value::Kwargs;
@@ -9,19 +9,19 @@ use minijinja::{Environment, Error, State, Value};
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// Name of the function and of its argument.
+/// Name of the function, and of its argument.
 const FUNCTION: &str = "generation_block";
 pub(super) const ARGUMENT: &str = "generation_marks";
 
-/// Characters for the marks that no text needs.
+/// Private-use characters for the marks.
 const PRIVATE: std::ops::RangeInclusive<char> = '\u{F0000}'..='\u{FFFFD}';
 
-/// Returns what opens the call block.
+/// Returns the opening of the call block.
 pub(super) fn call() -> String {
     format!("call {FUNCTION}({ARGUMENT})")
 }
 
-/// Adds the function that call blocks of marks call.
+/// Registers the function.
 pub(super) fn add_function(environment: &mut Environment<'_>) {
     let block = |state: &mut State<'_, '_>, marks: Option<String>, options: Kwargs| -> Result<String, Error> {
         let said = options.get::<Value>("caller")?.call(state, &[])?.to_string();
@@ -41,10 +41,10 @@ pub(super) fn free(text: &str) -> Result<[char; 2], RenderError> {
     }
 }
 
-/// Returns the ranges of the marked parts in the plain text.
+/// Returns the ranges of the marked parts in the text without marks.
 ///
 /// # Errors
-/// If the marked text without its marks differs.
+/// If the marked text without its marks differs from the plain text.
 pub(super) fn spans(marked: &str, [open, close]: [char; 2], plain: &str) -> Result<Vec<Range<usize>>, RenderError> {
     let (mut bytes, mut opened, mut spans) = (0, Vec::new(), Vec::new());
     for c in marked.chars() {

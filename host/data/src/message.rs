@@ -1,4 +1,4 @@
-//! The turns of a conversation, as datasets write them.
+//! Messages of a conversation, in the forms that datasets use.
 
 use crate::config::{json, printable};
 use serde::de::Error as _;
@@ -6,21 +6,21 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as Json};
 use std::ops::Deref;
 
-/// One turn of a conversation.
+/// Message of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(try_from = "WrittenMessage")]
 pub struct ChatMessage {
-    /// Who speaks: system, user or assistant.
+    /// Role of the author: system, user or assistant.
     pub role: String,
-    /// What is said.
+    /// Text of the message.
     pub content: MessageContent,
     /// Other fields for the template: tool calls, reasoning.
     #[serde(flatten)]
     pub rest: Map<String, Json>,
 }
 
-/// What a turn says: a text or null, which templates tell from an empty text. DeepSeek's, for one, writes a turn's tool calls only if
-/// its content is null. Everything else reads null as an empty text.
+/// Content of a message: a text or null, which some templates distinguish from an empty text. DeepSeek's, for example, writes a turn's tool
+/// calls only if its content is null. All other code treats null as an empty text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct MessageContent(Option<String>);
@@ -46,7 +46,7 @@ impl From<&str> for MessageContent {
 }
 
 impl<'de> Deserialize<'de> for MessageContent {
-    /// Reads a text, null, or a list of parts with texts, which are joined.
+    /// Reads a text, null, or a list of text parts, which are concatenated.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let parts = match Json::deserialize(deserializer)? {
             Json::Null => return Ok(Self(None)),
@@ -70,12 +70,12 @@ impl<'de> Deserialize<'de> for MessageContent {
     }
 }
 
-/// A turn as datasets have it.
+/// Message in the form of datasets.
 #[derive(Deserialize)]
 #[serde(expecting = "a message with `role` and `content`")]
 struct WrittenMessage {
     role: Option<String>,
-    /// The role as ShareGPT calls it.
+    /// Role in ShareGPT's form.
     from: Option<String>,
     #[serde(default, alias = "value", deserialize_with = "present")]
     content: Option<MessageContent>,
@@ -83,7 +83,7 @@ struct WrittenMessage {
     rest: Map<String, Json>,
 }
 
-/// Tells null from a missing field.
+/// Distinguishes null from a missing field.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MessageContent>, D::Error> {
     MessageContent::deserialize(deserializer).map(Some)
 }
@@ -103,7 +103,7 @@ impl TryFrom<WrittenMessage> for ChatMessage {
             *calls = parsed(calls.take())?;
         }
         call_of_old(&mut rest)?;
-        // A turn with only tool calls has no text.
+        // A turn that consists of tool calls has no text.
         let calls = || rest.contains_key("tool_calls").then(MessageContent::default);
         let content = content.or_else(calls).ok_or("missing field `content`")?;
         if shared && role == CALL {
@@ -116,16 +116,16 @@ impl TryFrom<WrittenMessage> for ChatMessage {
 /// Maximum length of a printed content, in bytes.
 const SHOWN: usize = 64;
 
-/// The role of a turn whose content is a tool call, in ShareGPT's and LLaMA-Factory's datasets.
+/// Role of a message whose content is a tool call, in ShareGPT's and LLaMA-Factory's datasets.
 const CALL: &str = "function_call";
 
 /// Roles that chat templates know, in lower case.
 const STANDARD: [&str; 5] = ["system", "user", "assistant", "tool", "developer"];
 
-/// The role of a tool's result beside OpenAI's older calls.
+/// Role of a tool's result in OpenAI's older form of calls.
 const FUNCTION: &str = "function";
 
-/// Returns the value of `role`: a standard role in lower case. Another one stays as it is, since the template may know it.
+/// Normalizes the value of `role`: standard roles are lower-cased; others are kept, since the template may know them.
 fn standard(name: String) -> String {
     let lower = name.trim().to_lowercase();
     match lower.as_str() {
@@ -135,7 +135,7 @@ fn standard(name: String) -> String {
     }
 }
 
-/// Roles as ShareGPT's and LLaMA-Factory's datasets spell them in `from`, in lower case, and as chat templates do.
+/// Roles in the `from` field of ShareGPT's and LLaMA-Factory's datasets, in lower case, with their names in chat templates.
 const ROLES: [(&str, &str); 20] = [
     ("system", "system"),
     ("user", "user"),
@@ -159,14 +159,14 @@ const ROLES: [(&str, &str); 20] = [
     ("developer", "developer"),
 ];
 
-/// Returns the value of `from` as chat templates spell it; one that is not known stays as it is.
+/// Translates the value of `from` to the role in chat templates; unknown values are kept.
 fn role_of(name: String) -> String {
     let lower = name.trim().to_lowercase().replace([' ', '-'], "_");
     ROLES.iter().find(|(spelled, _)| *spelled == lower).map_or(name, |(_, role)| (*role).to_owned())
 }
 
-/// Returns the assistant's turn with the calls that a content is: a JSON object with a name and arguments, or a list of them, after its
-/// reasoning if it has one.
+/// Returns an assistant message for a content that is a tool call: a JSON object with a name and arguments, or a list of such objects,
+/// optionally after the reasoning.
 fn calling(content: &MessageContent, mut rest: Map<String, Json>) -> Result<ChatMessage, String> {
     let role = "assistant".to_owned();
     if content.trim().is_empty() && rest.get("tool_calls").is_some_and(|calls| !calls.is_null()) {
@@ -188,7 +188,8 @@ fn calling(content: &MessageContent, mut rest: Map<String, Json>) -> Result<Chat
     Ok(ChatMessage { role, content: thought, rest })
 }
 
-/// Returns a call as chat templates read it, from an object with a name and arguments, which may be JSON text; none if it has no name.
+/// Returns a call in the form of chat templates, from an object with a name and arguments (or arguments as JSON text); `None` if it has no
+/// name.
 fn call_of(call: &Json) -> Option<Json> {
     let function = call.get("function").filter(|function| function.is_object()).unwrap_or(call);
     let name = function.get("name").and_then(Json::as_str)?;
@@ -200,7 +201,7 @@ fn call_of(call: &Json) -> Option<Json> {
     Some(serde_json::json!({"type": "function", "function": {"name": name, "arguments": arguments}}))
 }
 
-/// Returns a turn's calls. All together may be JSON text, and so may each; a call that is other text is left to the template.
+/// Parses a message's calls. Each, and the list as a whole, may be JSON text; calls that are other text are left to the template.
 fn parsed(calls: Json) -> Result<Json, String> {
     let read = |text: &str| match text.trim() {
         "" => Ok(Json::Null),
@@ -215,7 +216,7 @@ fn parsed(calls: Json) -> Result<Json, String> {
     Ok(calls.into_iter().map(item).collect())
 }
 
-/// Makes tool calls of the one call that a turn has in OpenAI's older format.
+/// Converts the single call of a message in OpenAI's older form.
 fn call_of_old(rest: &mut Map<String, Json>) -> Result<(), String> {
     let has_calls = rest.get("tool_calls").is_some_and(|calls| !calls.is_null());
     let Some(old) = rest.get(CALL).filter(|old| !old.is_null() && !has_calls) else { return Ok(()) };
@@ -227,19 +228,20 @@ fn call_of_old(rest: &mut Map<String, Json>) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns whether an object is one message and nothing else: a role and a content, both texts.
+/// Returns whether an object is exactly a message: a role and a content, both texts.
 pub(super) fn is_plain_message(object: &Map<String, Json>) -> bool {
     object.len() == 2 && ["role", "content"].iter().all(|key| object.get(*key).is_some_and(Json::is_string))
 }
 
-/// Returns a text as a conversation, with what it takes: a JSON list of messages and nothing else. An empty list may be an answer.
+/// Parses a text that is exactly a JSON list of messages; also returns its size. An empty list is not a conversation, as it may be an
+/// answer.
 pub(super) fn conversation_in(text: &str, most: u64) -> Option<(Json, json::JsonSize)> {
     let (value, size) = text.trim_start().starts_with('[').then(|| json::sized(text, most).ok())??;
     let read = Vec::<ChatMessage>::deserialize(&value).ok()?;
     (!read.is_empty()).then_some((value, size))
 }
 
-/// Returns whether a text begins like a list of messages, in JSON or as Python prints it.
+/// Returns whether a text begins like a list of messages, in JSON or in Python's notation.
 pub(super) fn begins_conversation(text: &str) -> bool {
     let mut rest = text;
     for open in [&['['][..], &['{'], &['"', '\'']] {
@@ -249,7 +251,7 @@ pub(super) fn begins_conversation(text: &str) -> bool {
     ["role", "content", "from", "value"].iter().any(|key| rest.starts_with(key))
 }
 
-/// Returns whether a text begins like a list of messages and has the keys of one, but is not JSON, as Python's `str()` prints it.
+/// Returns whether a text looks like a list of messages but is not JSON, such as the output of Python's `str()`.
 pub(super) fn is_broken_conversation(text: &str) -> bool {
     let has = |key: &str| text.contains(&format!("'{key}'")) || text.contains(&format!("\"{key}\""));
     let has_keys = has("role") && has("content") || has("from") && has("value");
@@ -348,10 +350,10 @@ mod tests {
         assert!(
             read(json!({"role": "assistant", "content": "", "function_call": "f(1)"})).unwrap_err().contains("`function_call`")
         );
-        // Null where a table has the column for other turns.
+        // Null: a table has the column for other messages.
         let none = read(json!({"role": "user", "content": "q", "function_call": null})).unwrap();
         assert!(!none.rest.contains_key("tool_calls"));
-        // Each call as JSON text.
+        // Each call is JSON text.
         let texts = read(json!({"role": "assistant", "content": "", "tool_calls": [call[0].to_string()]})).unwrap();
         assert_eq!(texts.rest["tool_calls"], call);
         let own = read(json!({"role": "assistant", "content": "", "tool_calls": ["f(1)"]})).unwrap();

@@ -1,14 +1,14 @@
-//! Packs rows of unequal lengths into as few bins as possible.
+//! Packs rows of different lengths into as few bins as possible.
 
 use std::collections::BTreeSet;
 
-/// Returns bins of rows whose lengths add up to at most `capacity`, by best-fit decreasing (TRL's `bfd`); a longer row has its
-/// own bin. Rows within bins, and bins, keep the order of the rows.
+/// Packs rows into bins with a total length of at most `capacity`, by best-fit decreasing (TRL's `bfd`); a longer row gets its own bin. The
+/// rows in each bin, and the bins, are in the order of the rows.
 pub fn pack(lengths: &[usize], capacity: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&row| (std::cmp::Reverse(lengths[row]), row));
     let mut bins: Vec<Vec<usize>> = Vec::new();
-    // What each bin has left, and its index.
+    // Free space and index of each bin.
     let mut left: BTreeSet<(usize, usize)> = BTreeSet::new();
     for row in order {
         let length = lengths[row];
@@ -43,7 +43,7 @@ mod tests {
         assert!(pack(&[], 10).is_empty());
     }
 
-    /// The output of trl 1.16's `pack_dataset` for texts of these lengths, in sequences of 16 tokens.
+    /// Output of trl 1.16's `pack_dataset` for texts of these lengths, in sequences of 16 tokens.
     #[test]
     fn texts_are_packed_as_trl_packs_them() {
         let lengths = [
@@ -77,7 +77,7 @@ mod tests {
             prop_assert_eq!(rows, (0..lengths.len()).collect::<Vec<_>>());
             let full = |bin: &Vec<usize>| bin.iter().map(|&row| lengths[row]).sum::<usize>();
             prop_assert!(bins.iter().all(|bin| full(bin) <= 32 || bin.len() == 1));
-            // Of two bins that could be one, best fit would have made one.
+            // Best fit would have merged two bins that fit into one.
             let mut sums: Vec<usize> = bins.iter().map(full).collect();
             sums.sort_unstable();
             prop_assert!(sums.windows(2).skip(1).all(|pair| pair[0] + pair[1] > 32));

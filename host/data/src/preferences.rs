@@ -1,26 +1,26 @@
-//! Preference datasets: a prompt, a chosen and a rejected completion; the prompt may be the common beginning of both.
+//! Preference datasets: a prompt, a chosen and a rejected completion. The prompt may be implicit: the common prefix of both.
 
 use super::prompt::{text_or_chat, with_system};
 use super::rows::{Location, RowColumns};
 use super::{ChatMessage, Result, TemplateVariables, TextOrChat};
 use serde_json::{Map, Value};
 
-/// One row of a preference dataset.
+/// Row of a preference dataset.
 #[derive(Clone, Debug)]
 pub struct PreferenceRow {
-    /// Its number in the dataset, from 0.
+    /// Index of the row in the dataset.
     pub row: usize,
-    /// Its location in the file.
+    /// Location of the row in its file.
     pub place: Location,
-    /// The prompt.
+    /// Prompt.
     pub prompt: TextOrChat,
-    /// The preferred answer, of the prompt's kind.
+    /// Preferred completion, of the same kind as the prompt.
     pub chosen: TextOrChat,
-    /// The other answer.
+    /// Other completion.
     pub rejected: TextOrChat,
-    /// The template's variables.
+    /// Variables of the chat template.
     pub extras: TemplateVariables,
-    /// All other columns.
+    /// Other columns.
     pub columns: Map<String, Value>,
 }
 
@@ -28,21 +28,21 @@ impl PreferenceRow {
     /// Reads one row.
     ///
     /// # Errors
-    /// If it is not a usable pair.
+    /// If the row is not a usable pair.
     pub fn from_columns(row: usize, place: &Location, columns: RowColumns) -> Result<Self> {
         prompted(row, place, columns).map_err(|detail| place.row_error(detail))
     }
 
-    /// Reads it from a row's columns for what reads whole texts: without a common beginning, the prompt is empty.
+    /// Reads one row for models that read full texts: without a common prefix, the prompt is empty.
     ///
     /// # Errors
-    /// If it is not a usable pair.
+    /// If the row is not a usable pair.
     pub fn from_whole_texts(row: usize, place: &Location, columns: RowColumns) -> Result<Self> {
         preference(row, place, columns).map(|(read, _)| read).map_err(|detail| place.row_error(detail))
     }
 }
 
-/// Reads one row with a prompt, which may be an empty one if it is given.
+/// Reads one row with a prompt, which may be empty only if it is given explicitly.
 pub(super) fn prompted(row: usize, place: &Location, columns: RowColumns) -> std::result::Result<PreferenceRow, String> {
     let absent = super::rows::absent(columns.contains_key("prompt"), "prompt");
     match preference(row, place, columns)? {
@@ -68,7 +68,7 @@ pub(super) fn preference(
         text_or_chat(name, super::rows::take(&mut columns, name).ok_or_else(missing)?)
     };
     let (chosen, rejected) = (answer("chosen")?, answer("rejected")?);
-    // LLaMA-Factory's ShareGPT files call the prompt so.
+    // Name of the prompt in LLaMA-Factory's ShareGPT files.
     let mut take = |name: &'static str| super::rows::take(&mut columns, name).map(|value| (name, value));
     let prompt = take("prompt").or_else(|| take("conversations"));
     let kind = |p: &TextOrChat| matches!(p, TextOrChat::Chat(_));
@@ -77,7 +77,7 @@ pub(super) fn preference(
         _ => text_or_chat(name, value),
     };
     let given = prompt.map(read).transpose()?;
-    // A plain prompt beside whole conversations repeats what these begin with, as TRL's `maybe_extract_prompt` knows.
+    // A plain prompt next to full conversations repeats their beginning, as in TRL's `maybe_extract_prompt`.
     let given = given.filter(|prompt| kind(prompt) || !begin_alike(&chosen, &rejected));
     let has_prompt = given.is_some();
     let (prompt, chosen, rejected) = match given {
@@ -92,15 +92,14 @@ pub(super) fn preference(
     Ok((PreferenceRow { row, place: place.clone(), prompt, chosen, rejected, extras, columns }, begins_alike))
 }
 
-/// Returns whether two answers are conversations that begin with the same message and go on.
+/// Returns whether two answers are conversations of several messages with the same first message.
 fn begin_alike(chosen: &TextOrChat, rejected: &TextOrChat) -> bool {
     let (TextOrChat::Chat(chosen), TextOrChat::Chat(rejected)) = (chosen, rejected) else { return false };
     chosen.len().min(rejected.len()) > 1 && chosen.first() == rejected.first()
 }
 
-/// Splits off the common beginning of two answers, like TRL's `extract_prompt`: whole messages, or characters up to a space
-/// before the difference. If one answer is the beginning of the other, the last message or character of the shorter stays an
-/// answer. What they have in common may be empty.
+/// Splits off the common prefix of two answers, like TRL's `extract_prompt`: whole messages, or characters up to a space before the
+/// difference. If one answer is a prefix of the other, its last message or character remains in the answer. The common prefix may be empty.
 fn in_common(chosen: TextOrChat, rejected: TextOrChat) -> std::result::Result<(TextOrChat, TextOrChat, TextOrChat), String> {
     match (chosen, rejected) {
         (TextOrChat::Chat(mut chosen), TextOrChat::Chat(mut rejected)) => {
@@ -184,7 +183,7 @@ mod tests {
         assert_eq!((&same.chosen, &same.rejected), (&same.chosen, &same.chosen));
         assert!(matches!((&same.prompt, &same.chosen),
                 (TextOrChat::Chat(p), TextOrChat::Chat(c)) if p.len() == 1 && &*c[0].content == "a"));
-        // One is longer than the other.
+        // One answer is longer than the other.
         let longer =
             read(json!({"chosen": [message("q"), message("a"), message("b")], "rejected": [message("q"), message("a")]}));
         let longer = longer.unwrap();
@@ -205,7 +204,7 @@ mod tests {
         let Value::Object(apart) = json!({"chosen": "a b", "rejected": "b"}) else { unreachable!() };
         let apart = PreferenceRow::from_whole_texts(0, &Location::first(), apart).unwrap();
         assert_eq!((text(&apart.prompt), text(&apart.chosen), text(&apart.rejected)), ("", "a b", "b"));
-        // Whole conversations beside a plain prompt, as UltraFeedback has them.
+        // Full conversations next to a plain prompt, as in UltraFeedback.
         let message = |role: &str, content: &str| json!({"role": role, "content": content});
         let whole = |answer: &str| [message("user", "q"), message("assistant", answer)];
         let repeated = read(json!({"prompt": "q", "chosen": whole("a"), "rejected": whole("b")})).unwrap();

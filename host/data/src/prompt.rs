@@ -1,4 +1,4 @@
-//! A prompt and a row of a dataset of prompts.
+//! Prompts, and rows of prompt datasets.
 
 use super::message::{conversation_in, is_broken_conversation, is_plain_message};
 use super::rows::{Location, RowColumns, VALUES};
@@ -7,17 +7,17 @@ use crate::config::json;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// A prompt for the model, or what it answers.
+/// Prompt or answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TextOrChat {
-    /// A text: a prompt that the model continues, or its continuation.
+    /// Text: a prompt to continue, or its continuation.
     Text(String),
-    /// A conversation that it answers.
+    /// Conversation: messages to answer, or the answer.
     Chat(Vec<ChatMessage>),
 }
 
 impl TextOrChat {
-    /// Returns whether it is an empty text or has no messages.
+    /// Returns whether the text is empty or there are no messages.
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Text(text) => text.is_empty(),
@@ -25,7 +25,7 @@ impl TextOrChat {
         }
     }
 
-    /// Template variables from a row's other columns.
+    /// Returns the template's variables from the row's other columns.
     pub(super) fn extras(&self, columns: &Map<String, Value>) -> std::result::Result<TemplateVariables, String> {
         match self {
             Self::Text(_) => Ok(TemplateVariables::default()),
@@ -34,18 +34,18 @@ impl TextOrChat {
     }
 }
 
-/// One row of a dataset.
+/// Row of a prompt dataset.
 #[derive(Clone, Debug)]
 pub struct PromptRow {
-    /// Its number in the dataset, from 0.
+    /// Index of the row in the dataset.
     pub row: usize,
-    /// Its location in the file.
+    /// Location of the row in its file.
     pub place: Location,
-    /// The prompt.
+    /// Prompt.
     pub prompt: TextOrChat,
-    /// The template's variables.
+    /// Variables of the chat template.
     pub extras: TemplateVariables,
-    /// All other columns.
+    /// Other columns.
     pub columns: Map<String, Value>,
 }
 
@@ -53,7 +53,7 @@ impl PromptRow {
     /// Reads one row.
     ///
     /// # Errors
-    /// If it has no usable prompt.
+    /// If the row has no usable prompt.
     pub fn from_columns(row: usize, place: &Location, columns: RowColumns) -> Result<Self> {
         let (prompt, extras, columns) = prompt(columns).map_err(|detail| place.row_error(detail))?;
         Ok(Self { row, place: place.clone(), prompt, extras, columns })
@@ -73,8 +73,8 @@ pub(super) fn prompt(
     Ok((prompt, extras, columns))
 }
 
-/// Maximum size of a tokenized text in bytes: a prompt, a completion, a document, a conversation. Tokenizing takes about 200
-/// bytes for each.
+/// Maximum size in bytes of a text to tokenize: a prompt, a completion, a document, a conversation. Tokenizing needs about 200 bytes of
+/// memory per byte.
 pub(super) const LONGEST: usize = 4 << 20;
 
 fn short_enough(column: &str, bytes: usize) -> std::result::Result<(), String> {
@@ -86,11 +86,11 @@ fn short_enough(column: &str, bytes: usize) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Columns that are conversations, never plain text.
+/// Columns that always hold conversations, never plain text.
 const CONVERSATIONS: [&str; 2] = ["messages", "conversations"];
 
-/// Returns the conversation that a column's text is, as JSON; none if it is plain text: a column `text` always, others unless they are
-/// a JSON list of messages as a whole, or one message.
+/// Returns the conversation that a column holds as JSON text; `None` for plain text. The column `text` is always plain; others are, unless
+/// they are exactly a JSON list of messages, or one message.
 fn conversation_of(column: &str, text: &str) -> std::result::Result<Option<Value>, String> {
     if column == "text" {
         return Ok(None);
@@ -108,12 +108,12 @@ fn conversation_of(column: &str, text: &str) -> std::result::Result<Option<Value
     if is_broken_conversation(text) {
         return Err(format!("column {column:?} is text that begins like a list of messages but is not JSON: {form}"));
     }
-    // Another object may be an answer.
+    // Any other object may be an answer.
     Ok(one.filter(is_plain_message).map(Value::Object))
 }
 
-/// Reads a string, a list of messages with `role` and `content` (or `from` and `value`, as in ShareGPT), or one such message. Either
-/// may be JSON text.
+/// Parses a string, a list of messages with `role` and `content` (or `from` and `value`, as in ShareGPT), or a single message. Lists and
+/// messages may be JSON text.
 pub(super) fn text_or_chat(column: &str, value: Value) -> std::result::Result<TextOrChat, String> {
     let value = match value {
         Value::Object(_) => Value::Array(vec![value]),
@@ -143,7 +143,7 @@ pub(super) fn text_or_chat(column: &str, value: Value) -> std::result::Result<Te
     }
 }
 
-/// Returns the JSON object that an item of a list is as text; another item stays as it is.
+/// Parses an item of a list that is a JSON object as text; other items are returned unchanged.
 fn message_of(item: Value) -> Value {
     match &item {
         Value::String(text) => json::object(text).map_or(item, Value::Object),
@@ -151,8 +151,8 @@ fn message_of(item: Value) -> Value {
     }
 }
 
-/// Puts the column `system`, which LLaMA-Factory's ShareGPT files have beside `conversations`, in front of these, unless they begin
-/// with a system turn of their own.
+/// Puts the column `system`, which LLaMA-Factory's ShareGPT files have next to `conversations`, in front of a conversation, unless it
+/// begins with a system message.
 pub(super) fn with_system(conversation: TextOrChat, columns: &RowColumns) -> std::result::Result<TextOrChat, String> {
     let system = columns.get("system").and_then(Value::as_str).filter(|text| !text.is_empty());
     match (conversation, system) {
@@ -165,7 +165,7 @@ pub(super) fn with_system(conversation: TextOrChat, columns: &RowColumns) -> std
     }
 }
 
-/// Returns a text unless it is empty.
+/// Rejects an empty text or conversation.
 pub(super) fn not_empty(column: &str, prompt: TextOrChat) -> std::result::Result<TextOrChat, String> {
     match prompt {
         TextOrChat::Text(text) if text.is_empty() => Err(format!("column {column:?} is empty")),
@@ -236,7 +236,7 @@ mod tests {
             assert_eq!(text_or_chat(column, items).unwrap(), chat, "{column}");
         }
         assert!(matches!(text_or_chat("messages", talk[0].to_string().into()).unwrap(), TextOrChat::Chat(one) if one.len() == 1));
-        // What only begins like one is text, except where a column is nothing else.
+        // Text that only begins like a conversation is plain text, except in columns for conversations.
         let texts = [
             "[1] is a list",
             "[]",
@@ -255,7 +255,7 @@ mod tests {
             }
         }
         assert_eq!(text_or_chat("text", talk.to_string().into()), Ok(TextOrChat::Text(talk.to_string())));
-        // One message and nothing else.
+        // Exactly one message.
         for column in ["prompt", "completion", "chosen", "rejected"] {
             let one = text_or_chat(column, talk[0].to_string().into()).unwrap();
             assert!(matches!(one, TextOrChat::Chat(one) if one.len() == 1), "{column}");

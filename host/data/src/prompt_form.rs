@@ -1,4 +1,4 @@
-//! How a dataset's prompts are asked: built from a row's columns by a template, and with a system message.
+//! Builds prompts: from a row's columns with a template, and with a system message.
 
 use super::prompt::text_or_chat;
 use super::rows::{Location, RowColumns};
@@ -9,30 +9,30 @@ use serde_json::{Value, json};
 /// Maximum length of a column's name in an error, in bytes.
 const SHOWN: usize = 64;
 
-/// How a dataset's prompts are asked: built from a row's columns by a template, and with a system message.
+/// Settings for building prompts: a template for the row's columns, and a system message.
 #[derive(Clone, Debug)]
 pub struct PromptForm {
     template: Option<PromptTemplate>,
     system: Option<String>,
-    /// Whether plain texts become conversations: the model has a chat template.
+    /// Whether plain texts become conversations, because the model has a chat template.
     chat: bool,
-    /// The settings as they were given, as JSON.
+    /// Settings as given, in JSON.
     settings: String,
 }
 
 type PromptFormResult<T> = std::result::Result<T, String>;
 
 impl PromptForm {
-    /// Reads the settings of a configuration; none if it has none of them. `chat` says whether the model has a chat template.
+    /// Reads the settings from a configuration; `None` if it has none of them. `chat` says whether the model has a chat template.
     pub fn from_config(config: &RunConfig, chat: bool) -> Option<Self> {
-        // Its mistakes were found when the configuration was read.
+        // Errors in the template were reported when the configuration was read.
         let template = config.prompt_template.as_deref().and_then(|template| PromptTemplate::parse(template).ok());
         let system = config.system_prompt.clone();
         let settings = json!([config.prompt_template, system]).to_string();
         (template.is_some() || system.is_some()).then_some(Self { template, system, chat, settings })
     }
 
-    /// Returns the settings as text, for comparing them.
+    /// Returns the settings as text, for comparison.
     pub fn settings(&self) -> &str {
         &self.settings
     }
@@ -40,7 +40,7 @@ impl PromptForm {
     /// Builds the column `prompt` of a row whose `answers` are in these columns.
     ///
     /// # Errors
-    /// Names the row, and the column that it lacks or that is no text.
+    /// Names the row, and the column that is missing or not text.
     pub fn fill(&self, place: &Location, columns: &mut RowColumns, answers: &[&str]) -> Result<()> {
         let Some(template) = &self.template else { return Ok(()) };
         let prompt = template.fill(|name| text_of(columns, name)).and_then(|text| prompt_value(text, columns, answers));
@@ -49,10 +49,10 @@ impl PromptForm {
         Ok(())
     }
 
-    /// Asks a row's prompt.
+    /// Builds the prompt of a row.
     ///
     /// # Errors
-    /// If its columns don't fit a chat template.
+    /// If the row's columns don't fit a chat template.
     pub fn prompt(&self, mut row: PromptRow) -> Result<PromptRow> {
         if self.apply_to(&mut row.prompt) {
             row.extras = TemplateVariables::from_columns(&row.columns).map_err(|detail| row.place.row_error(detail))?;
@@ -60,10 +60,10 @@ impl PromptForm {
         Ok(row)
     }
 
-    /// Asks a pair's prompt.
+    /// Builds the prompt of a pair.
     ///
     /// # Errors
-    /// If its columns don't fit a chat template.
+    /// If the row's columns don't fit a chat template.
     pub fn pair(&self, mut row: PreferenceRow) -> Result<PreferenceRow> {
         if self.apply_to(&mut row.prompt) {
             row.extras = TemplateVariables::from_columns(&row.columns).map_err(|detail| row.place.row_error(detail))?;
@@ -72,10 +72,10 @@ impl PromptForm {
         Ok(row)
     }
 
-    /// Asks the prompt of a completion, or begins a conversation that has none.
+    /// Builds the prompt of a completion, or adds the system message to a conversation without a prompt.
     ///
     /// # Errors
-    /// If there is nothing to put a system message before, or its columns don't fit a chat template.
+    /// If there is nothing to put a system message before, or the row's columns don't fit a chat template.
     pub fn completion(&self, mut row: CompletionRow) -> Result<CompletionRow> {
         let is_whole = row.prompt.is_none();
         if is_whole && (row.tokens.is_some() || matches!(row.completion, TextOrChat::Text(_))) {
@@ -100,7 +100,7 @@ impl PromptForm {
         Ok(row)
     }
 
-    /// Asks a prompt. Returns whether a plain text became a conversation.
+    /// Applies the settings to a prompt. Returns whether a plain text became a conversation.
     fn apply_to(&self, prompt: &mut TextOrChat) -> bool {
         let system = self.system.as_deref();
         match prompt {
@@ -129,14 +129,14 @@ fn said(role: &str, text: &str) -> ChatMessage {
     ChatMessage { role: role.into(), content: text.into(), ..ChatMessage::default() }
 }
 
-/// Turns a plain answer into the assistant's message.
+/// Converts a plain answer to an assistant message.
 fn answers(answer: &mut TextOrChat) {
     if let TextOrChat::Text(text) = answer {
         *answer = TextOrChat::Chat(vec![said("assistant", text)]);
     }
 }
 
-/// Returns a built prompt as what stands beside the row's answers: a user message, if they are messages.
+/// Returns a built prompt in the form of the row's answers: a user message if they are messages.
 fn prompt_value(text: String, columns: &RowColumns, answers: &[&str]) -> PromptFormResult<Value> {
     for name in answers {
         let Some(answer) = columns.get(*name).filter(|answer| !answer.is_null()) else { continue };
@@ -150,7 +150,7 @@ fn prompt_value(text: String, columns: &RowColumns, answers: &[&str]) -> PromptF
     Ok(text.into())
 }
 
-/// Returns the text of a column, or of what a path of keys and numbers leads to in it.
+/// Returns the text of a column, or at a path of keys and indices in it.
 fn text_of(columns: &RowColumns, name: &str) -> PromptFormResult<String> {
     let shown = printable(name, SHOWN);
     let found = columns.get(name).or_else(|| within(columns, name)).ok_or_else(|| {
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(asked(&built, row.clone()).unwrap(), want);
         let plain = form(Some("{question}"), Some("Think."), false);
         assert_eq!(asked(&plain, row.clone()).unwrap(), TextOrChat::Text("Think.\n\n2+2?".into()));
-        // The columns stay for rewards.
+        // The columns are kept for rewards.
         let (place, mut columns) = (Location::first(), columns(row));
         plain.fill(&place, &mut columns, &[]).unwrap();
         let read = plain.prompt(PromptRow::from_columns(0, &place, columns).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Datasets of prompts: a column `prompt`, a string or a conversation, and any others, which the rewards get.
+//! Prompt datasets: a column `prompt`, a string or a conversation, and any other columns, which are passed to rewards.
 
 use super::prompt::PromptRow;
 use super::rows::LocatedRow;
@@ -6,7 +6,7 @@ use super::rows::{self};
 use super::{Dataset, PromptForm, Result, UnusableRows};
 use std::path::Path;
 
-/// Reads a whole prompt dataset, skipping unusable rows.
+/// Reads all rows of a prompt dataset, skipping unusable ones.
 ///
 /// # Errors
 /// Names what is damaged or, if `refused` is strict, the first unusable row.
@@ -14,10 +14,10 @@ pub fn read_prompts(dataset: &Dataset, refused: &mut UnusableRows) -> Result<Vec
     read_prompts_as(dataset, None, refused)
 }
 
-/// Reads a whole prompt dataset, with prompts that settings build or extend.
+/// Reads all rows of a prompt dataset, with prompts that settings build or extend.
 ///
 /// # Errors
-/// As [`read_prompts`].
+/// Errors of [`read_prompts`].
 pub fn read_prompts_as(dataset: &Dataset, form: Option<&PromptForm>, refused: &mut UnusableRows) -> Result<Vec<PromptRow>> {
     let read = |(row, (place, mut columns)): (usize, LocatedRow)| {
         let asked = || match form {
@@ -32,7 +32,7 @@ pub fn read_prompts_as(dataset: &Dataset, form: Option<&PromptForm>, refused: &m
     refused.collect_usable(rows::read(dataset)?.into_iter().enumerate().map(read))
 }
 
-/// Reads prompts from bytes in memory, all of whose rows must be usable; errors name `path`.
+/// Parses prompts from memory; all rows must be usable. Errors name `path`.
 pub fn parse_prompts(path: &Path, bytes: &[u8]) -> Result<Vec<PromptRow>> {
     let mut refused = UnusableRows::new(true);
     let read = |(row, (place, columns)): (usize, LocatedRow)| (row, PromptRow::from_columns(row, &place, columns));

@@ -1,4 +1,4 @@
-//! Datasets of texts to score: completions, whole texts and conversations, or pairs.
+//! Datasets of texts to score: completions, full texts and conversations, or pairs.
 
 use super::completions::completion;
 use super::preferences::preference;
@@ -6,16 +6,16 @@ use super::rows::LocatedRow;
 use super::rows::{self, Location, RowColumns};
 use super::{CompletionRow, Dataset, PreferenceRow, PromptForm, Result, UnusableRows};
 
-/// One row of a dataset to score.
+/// Row of a dataset to score.
 #[derive(Clone, Debug)]
 pub enum ScorableRow {
-    /// A text, with its prompt if it has one.
+    /// Text, with its prompt if it has one.
     One(CompletionRow),
-    /// A prompt with two answers.
+    /// Prompt with two answers.
     Pair(PreferenceRow),
 }
 
-/// Reads a whole dataset, skipping unusable rows. A row with a column `chosen` is a pair. Settings may build or extend prompts.
+/// Reads all rows of a dataset, skipping unusable ones. A row with a column `chosen` is a pair. `form` may build or extend prompts.
 ///
 /// # Errors
 /// Names what is damaged or, if `refused` is strict, the first unusable row.

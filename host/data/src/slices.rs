@@ -1,40 +1,40 @@
-//! Parts of a dataset's splits, as `datasets` writes them: `train[:10%]`, `train[100:200]`, `train[-5%:]+validation`.
+//! Splits of a dataset and their slices, in the notation of `datasets`: `train[:10%]`, `train[100:200]`, `train[-5%:]+validation`.
 
 use std::ops::Range;
 
-/// Maximum number of splits that are read one after another.
+/// Maximum number of splits in an expression.
 const MOST: usize = 64;
 
-/// A split or a part of it.
+/// Split, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SplitPart {
-    /// The split's name.
+    /// Name of the split.
     pub split: String,
-    /// The part; none for all of it.
+    /// Slice of the split; `None` for all of it.
     pub slice: Option<Slice>,
 }
 
-/// A range of a split's rows.
+/// Range of a split's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// The first row, and the one after the last; negative ones count from the end.
+    /// First row, and end (exclusive); negative numbers count from the end.
     from: Option<i64>,
     to: Option<i64>,
     unit: SliceUnit,
 }
 
-/// What the bounds of a slice count.
+/// Unit of a slice's bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SliceUnit {
     Rows,
-    /// Hundredths of the split, rounded to the closest row.
+    /// Percent of the split, rounded to the closest row.
     Percent,
-    /// Hundredths of the split that all have the same number of rows; the last rows belong to none.
+    /// Percent of the split, where each percent has the same number of rows; the remaining rows belong to none.
     EqualPercent,
 }
 
 impl SplitPart {
-    /// Reads the names of splits, each with an optional slice, joined by `+`.
+    /// Parses names of splits, each with an optional slice, joined by `+`.
     ///
     /// # Errors
     /// Says what is wrong and what would be right.
@@ -98,10 +98,10 @@ impl SplitPart {
 }
 
 impl Slice {
-    /// Returns the rows of a split that has this many.
+    /// Returns the range of rows in a split of `all` rows.
     ///
     /// # Errors
-    /// If they are none.
+    /// If the range is empty.
     pub fn rows(&self, all: usize) -> Result<Range<usize>, String> {
         let count = i64::try_from(all).map_err(|_| "has too many rows".to_owned())?;
         if self.unit == SliceUnit::EqualPercent && count < 100 {
@@ -109,7 +109,7 @@ impl Slice {
         }
         let rows = |bound: i64| match self.unit {
             SliceUnit::Rows => bound,
-            // As Python rounds it: halves to the even number.
+            // Rounds halves to even, as Python does.
             SliceUnit::Percent => (bound as f64 * count as f64 / 100.0).round_ties_even() as i64,
             SliceUnit::EqualPercent => bound * (count / 100),
         };
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn rows_are_those_that_datasets_takes() {
-        // What datasets 5.2 takes of a split with this many rows.
+        // Results of datasets 5.2 for a split with this many rows.
         for (text, all, expected) in [
             ("train", 7, 0..7),
             ("train[:10%]", 1000, 0..100),

@@ -1,19 +1,19 @@
-//! Special and added tokens that a tokenizer's settings name, as transformers reads them.
+//! Special and added tokens in a tokenizer's settings, with the semantics of transformers.
 
 use serde_json::{Map, Value};
 use tokenizers::AddedToken;
 
-/// Key of the tokens that settings add to the tokenizer, by their ids.
+/// Key of the added tokens, by id.
 const ADDED: &str = "added_tokens_decoder";
 
-/// Names of the tokens that every tokenizer may have.
+/// Named tokens that every tokenizer may have.
 const NAMES: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// Keys of further special tokens: a list, or an object with their names. The second is the older one.
+/// Keys of further special tokens: a list, or an object with names. The second is the older key.
 const FURTHER: [&str; 2] = ["extra_special_tokens", "additional_special_tokens"];
 
-/// Adds the special tokens of `special_tokens_map.json` to a tokenizer's settings. As in transformers, they replace those of the
-/// settings, and are not read if the settings list added tokens.
+/// Adds the special tokens of `special_tokens_map.json` to a tokenizer's settings. As in transformers, they replace those of the settings,
+/// and are ignored if the settings list added tokens.
 pub(super) fn with_map(config: Value, map: Option<Map<String, Value>>) -> Value {
     let Some(map) = map.filter(|_| config.get(ADDED).is_none()) else { return config };
     let mut config = match config {
@@ -32,13 +32,13 @@ pub(super) fn with_map(config: Value, map: Option<Map<String, Value>>) -> Value 
     Value::Object(config)
 }
 
-/// Returns a special token's text, given as a string or as an object with its content.
+/// Returns the text of a special token, given as a string or as an object with `content`.
 fn text(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value["content"].as_str())
 }
 
-/// Returns the named tokens with their names, in the order in which transformers adds those that a tokenizer lacks: first those that every
-/// tokenizer may have, then other keys that end with `_token`, then named further ones.
+/// Returns the named tokens with their names, in the order in which transformers adds those that a tokenizer lacks: first the standard
+/// names, then other keys that end with `_token`, then named further tokens.
 fn named_tokens(config: &Value) -> impl Iterator<Item = (&str, &Value)> {
     let usual = NAMES.into_iter().map(|name| (name, &config[name]));
     let settings = config.as_object().into_iter().flatten();
@@ -47,7 +47,7 @@ fn named_tokens(config: &Value) -> impl Iterator<Item = (&str, &Value)> {
     usual.chain(other.chain(further).map(|(key, value)| (key.as_str(), value))).filter(|(_, value)| text(value).is_some())
 }
 
-/// Returns the texts of the named tokens, which are variables of a chat template.
+/// Returns the texts of the named tokens, which are variables of the chat template.
 pub(super) fn named(config: &Value) -> Map<String, Value> {
     named_tokens(config).filter_map(|(name, value)| Some((name.to_owned(), Value::from(text(value)?)))).collect()
 }
@@ -55,17 +55,17 @@ pub(super) fn named(config: &Value) -> Map<String, Value> {
 /// Tokens that settings add to a tokenizer.
 #[derive(Debug, Default)]
 pub(super) struct ConfiguredTokens {
-    /// Those described with their properties, which replace the tokenizer's own.
+    /// Tokens described with their properties; they replace the tokenizer's own.
     described: Vec<AddedToken>,
-    /// Those that are added only if the tokenizer lacks them.
+    /// Tokens that are added only if the tokenizer lacks them.
     named: Vec<AddedToken>,
 }
 
 impl ConfiguredTokens {
-    /// Reads the tokens of settings. `legacy` is `added_tokens.json`: ids by text.
+    /// Reads the tokens in settings. `legacy` is `added_tokens.json`: ids by text.
     ///
     /// # Errors
-    /// Says which is not a token.
+    /// Names the entry that is not a token.
     pub(super) fn from_settings(config: &Value, legacy: Option<Map<String, Value>>) -> Result<Self, String> {
         let names = named(config);
         let is_named = |own: &str| names.values().any(|name| name == own);
@@ -103,7 +103,7 @@ impl ConfiguredTokens {
         Ok(this)
     }
 
-    /// Adds them to a tokenizer. Returns whether any was new or different.
+    /// Adds the tokens to a tokenizer. Returns whether any was new or different.
     ///
     /// # Errors
     /// If the tokenizer's normalizer fails.
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Opens a tokenizer of words, spaces and `<e>`, with other settings.
+    /// Opens a tokenizer of words, spaces and `<e>`, with these additional settings files.
     fn opened(files: &[(&str, Value)]) -> crate::Result<(tempfile::TempDir, Tokenizer)> {
         let place = tempfile::tempdir().unwrap();
         let own = json!({"id": 4, "content": "<e>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true});
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!((tokenizer.special_in("x<g>"), tokenizer.vocab_size()), (Some("<g>"), 7));
         assert_eq!(tokens(&settings(json!({"additional_special_tokens": ["<g>", "<e>"]})), "a<g><e>"), [1, 5, 4]);
         assert_eq!(tokens(&[("added_tokens.json", json!({"<h>": 5}))], "a<h>"), [1, 5]);
-        // Named tokens that the tokenizer lacks are added in transformers' order.
+        // Named tokens that the tokenizer lacks are added in the order of transformers.
         let named = json!({"image_token": "<i>", "mask_token": "<m>", "extra_special_tokens": {"audio": {"content": "<u>", "rstrip": true}}});
         assert_eq!(tokens(&settings(named), "<m><i><u> b"), [5, 6, 7, 2]);
         assert_eq!(tokens(&[("special_tokens_map.json", json!({"cls_token": "<c>", "eos_token": "<x>"}))], "<c><x>"), [6, 5]);

@@ -1,13 +1,13 @@
-//! Stock chat templates that TRL replaces for `assistant_only_loss`: with its variant, a template writes the reasoning of every
-//! turn, where its own drops that of earlier ones, and marks what the assistant says.
+//! Stock chat templates that TRL replaces for `assistant_only_loss`: TRL's variants write the reasoning of every turn, where the originals
+//! drop that of earlier turns, and mark the assistant's text.
 //!
-//! A template is known by its hash, so that the edits below fit it exactly. Other stock templates need none: their turns are found
-//! ([`super::turns`]) where TRL's variant marks them.
+//! Templates are recognized by their hash, so the edits below apply exactly. Other stock templates need no edits: the search for turns
+//! ([`super::turns`]) finds the text that TRL's variant marks.
 
 use crate::config::hex;
 use sha2::{Digest, Sha256};
 
-/// A stock template and what makes it TRL's variant.
+/// Stock template, and the edits that turn it into TRL's variant.
 struct StockTemplate {
     name: &'static str,
     /// SHA-256 of the template.
@@ -15,10 +15,10 @@ struct StockTemplate {
     edits: &'static [TemplateEdit],
 }
 
-/// A part of a template, and what it becomes wherever it occurs.
+/// Replacement of all occurrences of a text.
 type TemplateEdit = (&'static str, &'static str);
 
-/// Qwen's header with the mark behind it, before the choice between a turn with reasoning and one without.
+/// Qwen's header followed by the mark, before the choice between a turn with reasoning and one without.
 macro_rules! opened {
     () => {
         "{{- '<|im_start|>' + message.role + '\\n' }}{%- generation %}{%- if true %}"
@@ -31,7 +31,7 @@ const CLOSED: TemplateEdit = (
     "{{- '<|im_end|>\\n' }}{%- endgeneration %}\n    {%- elif message.role == \"tool\" %}",
 );
 
-/// Qwen's header before reasoning, which stands before the choice now.
+/// Qwen's header before reasoning, which is now written before the choice.
 const REASONED: TemplateEdit = ("'<|im_start|>' + message.role + '\\n<think>\\n' +", "'<think>\\n' +");
 
 const QWEN_3_5: &[TemplateEdit] = &[("{%- if loop.index0 > ns.last_query_index %}", opened!()), REASONED, CLOSED];
@@ -61,7 +61,7 @@ const STOCKS: [StockTemplate; 7] = [
         name: "Qwen2.5",
         hash: "cd8e9439f0570856fd70470bf8889ebd8b5d1107207f67a5efb46e342330527f",
         edits: &[
-            // Every turn of the assistant is written by the branch for tool calls.
+            // The branch for tool calls writes all turns of the assistant.
             (" or (message.role == \"assistant\" and not message.tool_calls) %}", " %}"),
             ("{{- '<|im_start|>' + message.role }}", "{{- '<|im_start|>' + message.role }}{%- generation %}"),
             ("{%- if message.content %}", "{%- if message.content or not message.tool_calls %}"),
@@ -110,7 +110,7 @@ const STOCKS: [StockTemplate; 7] = [
     },
 ];
 
-/// Returns TRL's variant of a stock template with the template's name; none if there is none, or if the template is another.
+/// Returns TRL's variant of a stock template, and the template's name; `None` if there is no variant, or the template is unknown.
 pub(super) fn variant(source: &str) -> Option<(&'static str, String)> {
     let hash = hex(&Sha256::digest(source));
     let stock = STOCKS.iter().find(|stock| stock.hash == hash)?;
@@ -127,7 +127,7 @@ mod tests {
     use crate::{ChatMessage, ChatTemplate, TemplateVariables};
     use serde_json::{Value, json};
 
-    /// Returns what the variant of a template writes, with brackets around what it marks.
+    /// Returns the output of a template's variant, with brackets around the marked text.
     fn marked(name: &str, source: &str, messages: &Value) -> String {
         let stock = STOCKS.iter().find(|stock| stock.name == name).unwrap();
         for (part, _) in stock.edits {
@@ -154,7 +154,7 @@ mod tests {
         ])
     }
 
-    /// The parts of a template like Qwen3's around which the edits go.
+    /// Parts of a template like Qwen3's that the edits apply to.
     const QWEN_3: &str = r#"
 {%- set ns = namespace(last_query_index=2) %}
 {%- for message in messages %}
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn qwens_variants_keep_the_reasoning_of_every_turn() {
         assert_eq!(marked("Qwen3", QWEN_3, &talk()), QWEN_3_MARKED);
-        // The later ones differ in when a turn has reasoning.
+        // Later templates differ in when a turn has reasoning.
         let chosen = "            {%- if loop.last or (not loop.last and reasoning_content) %}\n";
         let flat = QWEN_3.replace(chosen, "").replacen("            {%- else %}\n    ", "{#-", 1).replacen(
             "            {%- endif %}\n",

@@ -1,4 +1,4 @@
-//! Bounds on the number of tokens of a text, proved without tokenizing it, for byte-level tokenizers. For others there is no proof, and
+//! Bounds the number of tokens of a text without tokenizing it, for byte-level tokenizers. For other tokenizers there is no proof, and
 //! texts must be tokenized.
 
 use super::Tokenizer;
@@ -10,36 +10,36 @@ use std::sync::{Mutex, PoisonError};
 use tokenizers::models::ModelWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-/// Maximum length of a text about which anything is proved. Tokenizing a longer one could also take too much time or memory.
+/// Maximum length of a text with a proven bound. Tokenizing a longer text could also take too much time or memory.
 const LONGEST: usize = 64 << 10;
 
-/// Maximum number of words of a text that are tokenized to bound it; with more, the text itself is tokenized.
+/// Maximum number of words that are tokenized to bound a text; if there are more, the text itself is tokenized.
 const LEARNED: usize = 48;
 
-/// Maximum length of a word that is tokenized for that in bytes.
+/// Maximum length in bytes of a word that is tokenized to bound a text.
 const LONGEST_WORD: usize = 256;
 
-/// Times by which NFC lengthens UTF-8 at most (Unicode Standard Annex 15).
+/// Maximum factor by which NFC lengthens UTF-8 (Unicode Standard Annex 15).
 const NFC: usize = 3;
 
-/// Patterns that match every character, and a space only in a run of white space or before what follows it, without looking behind.
-/// So [`Words`] cuts texts only between matches, and each part has the matches that it has in the whole.
+/// Patterns that match every character, match a space only in a run of whitespace or before what follows it, and have no lookbehind. So
+/// [`Words`] splits texts only between matches, and each part has the same matches as in the full text.
 const PATTERNS: [&str; 3] = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
 ];
 
-/// What is known about the number of tokens of any text. Every text except the empty one has a token.
+/// Proven bounds for a tokenizer. Every text except the empty one has a token.
 pub struct TokenCountBounds {
     tokenizer: Tokenizer,
-    /// Maximum number of tokens of a byte that is not in an ASCII text.
+    /// Maximum number of tokens of a byte in a text that is not ASCII.
     wide: usize,
-    /// Number of tokens that are added around a text on request.
+    /// Number of special tokens around a text.
     added: usize,
-    /// The end token's text, if it is always that token and nothing else is.
+    /// Text of the end token, if it always becomes that token and no other text does.
     end: Option<String>,
-    /// Words that were tokenized, for each thread at work.
+    /// Known token counts of words; one table per working thread.
     words: Mutex<Vec<Words>>,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Debug for TokenCountBounds {
 }
 
 impl TokenCountBounds {
-    /// Returns what is known for a tokenizer; none if nothing is.
+    /// Returns the bounds for a tokenizer; `None` if nothing can be proved.
     pub fn from_tokenizer(tokenizer: &Tokenizer) -> Option<Self> {
         let inner = tokenizer.inner();
         let ModelWrapper::BPE(model) = inner.get_model() else { return None };
@@ -93,12 +93,12 @@ impl TokenCountBounds {
         Some(Self { tokenizer: tokenizer.clone(), wide, added, end, words: Mutex::default() })
     }
 
-    /// Returns at least the number of tokens of a text; the same for the same text.
+    /// Returns an upper bound on the number of tokens of a text. The bound depends only on the text.
     pub fn at_most(&self, text: &str, special: bool) -> usize {
         max_tokens(text.as_bytes(), self.wide) + if special { self.added } else { 0 }
     }
 
-    /// Returns whether a text certainly has a token, fewer than `below` tokens, and can be tokenized at all.
+    /// Returns whether a text provably has at least one and fewer than `below` tokens, and can be tokenized at all.
     pub fn fits(&self, text: &str, special: bool, below: usize) -> bool {
         if text.is_empty() || text.len() > LONGEST {
             return false;
@@ -109,7 +109,7 @@ impl TokenCountBounds {
         self.with_words(|words| self.words_fit(text, below.saturating_sub(if special { self.added } else { 0 }), words))
     }
 
-    /// Returns the number of tokens of a text, added up from those of its words; none if it must be tokenized to know.
+    /// Returns the number of tokens of a text, summed over its words; `None` if the text must be tokenized to know.
     pub fn count(&self, text: &str, special: bool) -> Option<usize> {
         if text.is_empty() || text.len() > LONGEST {
             return None;
@@ -141,7 +141,7 @@ impl TokenCountBounds {
         self.learn(text, &unknown, words).is_some_and(|fewer| tokens - fewer < below)
     }
 
-    /// Tokenizes words of a text and remembers how many tokens they have; returns how many fewer that are than their bounds.
+    /// Tokenizes words of a text and stores their token counts; returns by how much these are below the bounds.
     fn learn(&self, text: &str, unknown: &[Range<usize>], words: &mut Words) -> Option<usize> {
         let some: Vec<&str> = unknown.iter().map(|word| &text[word.clone()]).collect();
         let counts = self.tokenizer.count_each(&some).ok()?;
@@ -153,8 +153,8 @@ impl TokenCountBounds {
         Some(fewer)
     }
 
-    /// Returns whether the end token certainly occurs more often in `whole` than in `asked`, so that the tokens of `whole` are not the
-    /// beginning of those of `asked`, and whether `whole` has another token.
+    /// Returns whether `whole` provably has more end tokens than `asked`. If so, the tokens of `whole` are not a prefix of those of
+    /// `asked`, and `whole` also has another token.
     pub fn ends_beyond(&self, asked: &str, whole: &str) -> bool {
         let Some(end) = &self.end else { return false };
         let sound = whole.len() <= LONGEST && whole.len() > end.len();
@@ -162,19 +162,19 @@ impl TokenCountBounds {
         sound && (goes_on || whole.matches(end.as_str()).count() > asked.matches(end.as_str()).count())
     }
 
-    /// Returns whether two texts certainly begin with the same token.
+    /// Returns whether two texts provably begin with the same token.
     pub fn begin_alike(&self, a: &str, b: &str) -> bool {
-        // With the space and the letter that make it a cut.
+        // Includes the space and the letter that allow the cut.
         first_cut(a.as_bytes()).is_some_and(|cut| b.as_bytes().starts_with(&a.as_bytes()[..cut + 2]))
     }
 }
 
-/// Returns whether the end of one text is the beginning of another, but neither is the whole.
+/// Returns whether a proper suffix of one text is a proper prefix of the other.
 fn overlap(one: &str, other: &str) -> bool {
     (1..one.len().min(other.len())).any(|n| one.as_bytes().ends_with(&other.as_bytes()[..n]))
 }
 
-/// Returns whether a pre-tokenizer loses nothing, adds nothing, and cuts a text as [`PATTERNS`] do.
+/// Returns whether a pre-tokenizer loses and adds nothing, and splits a text as [`PATTERNS`] do.
 fn cuts_alike(pre: &Value) -> bool {
     let bytes = |part: &Value, matches: bool| {
         part["type"] == "ByteLevel" && part["add_prefix_space"] == false && part["use_regex"].as_bool().unwrap_or(true) == matches
@@ -234,7 +234,7 @@ mod tests {
         ) {
             let (tokenizer, lengths) = &*KNOWN;
             let text = parts.concat();
-            // The second time its words are known.
+            // The second time, the words are known.
             for _ in 0..2 {
                 prop_assert_eq!(lengths.count(&text, special), Some(tokenizer.encode(&text, special).unwrap().len()), "{:?}", text);
             }

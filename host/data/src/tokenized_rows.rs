@@ -1,26 +1,26 @@
-//! Rows that are tokenized already, as TRL's SFT reads them.
+//! Rows that are already tokenized, in the form of TRL's SFT.
 
 use serde_json::{Map, Value};
 
-/// The label of a token that is not learned.
+/// Label of a token that is not learned.
 const IGNORED: i64 = -100;
 
-/// The tokens of a row.
+/// Tokens of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenizedRow {
     /// Column `input_ids`.
     pub ids: Vec<u32>,
-    /// What the column `labels` learns or, without it, `assistant_masks`: 1 for each token that is learned.
+    /// Mask of learned tokens, from the column `labels` or else `assistant_masks`: 1 for each token that is learned.
     learned: Option<Vec<u8>>,
-    /// Column `completion_mask`, if there are no labels.
+    /// Column `completion_mask`, unless there are labels.
     completion: Option<Vec<u8>>,
 }
 
 impl TokenizedRow {
-    /// Takes a row's tokens out of its columns; none if it has no `input_ids`.
+    /// Removes a row's tokens from its columns; `None` if it has no `input_ids`.
     ///
     /// # Errors
-    /// Names the column that is not what it should be.
+    /// Names the column that is invalid.
     pub(super) fn take(columns: &mut Map<String, Value>) -> Result<Option<Self>, String> {
         let Some(given) = super::rows::take(columns, "input_ids") else { return Ok(None) };
         let numbers = |name: &str, value: &Value| {
@@ -50,12 +50,12 @@ impl TokenizedRow {
         Ok(Some(Self { ids, learned: labels.or(assistant), completion }))
     }
 
-    /// Returns whether the row says which tokens are the assistant's, or are learned in any case.
+    /// Returns whether the row itself determines which tokens are learned, by labels or the assistant's mask.
     pub fn has_learned_mask(&self) -> bool {
         self.learned.is_some()
     }
 
-    /// Returns the mask of the tokens that are learned; `whole` learns prompts too. None if all are.
+    /// Returns the mask of learned tokens; with `whole`, prompts are learned, too. `None` if all tokens are learned.
     pub fn learned(&self, whole: bool) -> Option<Vec<u8>> {
         let completion = self.completion.as_ref().filter(|_| !whole);
         match (&self.learned, completion) {

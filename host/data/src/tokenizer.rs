@@ -1,4 +1,4 @@
-//! Text to tokens and back, by the tokenizer that the model folder brings.
+//! Tokenizer of a model's folder.
 
 use super::calls::ToolCallFormat;
 use super::calls::probe::ToolSupport;
@@ -19,54 +19,54 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokenizers::ModelWrapper;
 
-/// Bytes of `tokenizer.json`; the largest known has 35 million.
+/// Maximum size of `tokenizer.json` in bytes; the largest known has 35 million.
 const LARGEST: u64 = 64 << 20;
 
-/// Bytes of a token; a completion has as many of them as it has tokens.
+/// Maximum length of a token in bytes, which bounds the length of a completion.
 const LONGEST_TOKEN: usize = 4096;
 
-/// Bytes of a text that is made tokens at once, which takes some hundred times as much memory.
+/// Maximum length of a text to tokenize in bytes; tokenizing needs some hundred times as much memory.
 const LONGEST_TEXT: usize = 4 << 20;
 
-/// The first tokens of a vocabulary, which a decoder is tried on.
+/// Number of tokens that a decoder is tried on: the first of the vocabulary.
 const TRIED: u32 = 256;
 
-/// Bytes of an error that are shown.
+/// Maximum length of a printed error, in bytes.
 const SHOWN: usize = 500;
 
-/// A model's tokenizer and, where it has one, its chat template.
+/// Tokenizer of a model, with its chat template if there is one.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     path: PathBuf,
-    /// Hash of its file.
+    /// Hash of the tokenizer's file.
     hash: [u8; 32],
     inner: Arc<tokenizers::Tokenizer>,
     pace: Arc<TextWorkLimiter>,
-    /// Whether its decoder may take long or make much of little.
+    /// Whether the decoder may take long or produce much more text than it reads.
     decodes_freely: bool,
     chat: Option<LoadedChatTemplate>,
     bos: Option<u32>,
     eos: Option<u32>,
-    /// Whether its settings, or the run, name the end token.
+    /// Whether the tokenizer's settings, or the run, name the end token.
     names_end: bool,
     pad: Option<u32>,
-    /// Texts of its special tokens.
+    /// Texts of the special tokens.
     specials: Arc<[String]>,
 }
 
-/// A tokenizer's chat template.
+/// Chat template of a tokenizer.
 #[derive(Clone, Debug)]
 pub(super) struct LoadedChatTemplate {
-    /// The file that it comes from.
+    /// File of the template.
     pub path: PathBuf,
     pub template: ChatTemplate,
-    /// The stock template whose training variant it is, if it is one.
+    /// Name of the stock template, if this is its variant for training.
     stock: Option<&'static str>,
-    /// What it does with tools, once that is known.
+    /// Support for tools, once it has been determined.
     pub tools: Arc<OnceLock<ToolSupport>>,
 }
 
-/// Switches off the random splitting of words; returns whether there was any.
+/// Disables the random splitting of words (BPE dropout); returns whether it was enabled.
 fn without_dropout(inner: &mut tokenizers::Tokenizer) -> bool {
     let ModelWrapper::BPE(model) = inner.get_model() else { return false };
     if model.dropout.is_none_or(|share| share == 0.0) {
@@ -78,7 +78,7 @@ fn without_dropout(inner: &mut tokenizers::Tokenizer) -> bool {
     true
 }
 
-/// Reads `tokenizer.json`, and adds tokens to it. The library that does panics over some damage, and compiles any patterns that it finds.
+/// Reads `tokenizer.json`, and adds tokens. The tokenizers library panics on some damaged files, and compiles any pattern that it finds.
 fn load(path: &Path, added: ConfiguredTokens) -> Result<(tokenizers::Tokenizer, [u8; 32])> {
     let wrong = |detail: String| Error::Tokenizer { path: path.to_owned(), detail: printable(&detail, SHOWN) };
     let bytes = files::read(path, LARGEST).map_err(|source| match source.kind() {
@@ -89,16 +89,16 @@ fn load(path: &Path, added: ConfiguredTokens) -> Result<(tokenizers::Tokenizer, 
     let bounds = WorkBounds { memory: (256 << 20) + 32 * bytes.len(), time: Duration::from_secs(120) };
     let read = move || -> tokenizers::Result<(tokenizers::Tokenizer, usize, bool, bool)> {
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes))?;
-        // What somebody once cut and filled texts to is no part of the tokenizer, for transformers neither.
+        // Truncation and padding settings are not part of the tokenizer, as in transformers.
         inner.with_padding(None);
         inner.with_truncation(None)?;
         let drops = without_dropout(&mut inner);
         let changed = added.add_to(&mut inner)?;
         let longest = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
-        // Some maps and patterns fail over any text. That a tokenizer has no tokens for this one is no fault.
+        // Some normalizers and patterns fail on any text. It is no error if the tokenizer has no tokens for this one.
         let tried = inner.encode_fast("A text, to try it: \u{e9}\u{4e16}\n", true);
         let some: Vec<u32> = tried.iter().flat_map(|text| text.get_ids()).copied().chain(0..TRIED).collect();
-        // A decoder may make much of any. That it can't read some of them is no fault either.
+        // A decoder may produce a lot from any token. It is no error if it can't decode some of them.
         let _ = quietly(|| inner.decode(&some, false));
         Ok((inner, longest, drops, changed))
     };
@@ -117,7 +117,7 @@ fn load(path: &Path, added: ConfiguredTokens) -> Result<(tokenizers::Tokenizer, 
     Ok((inner, hash))
 }
 
-/// Returns the hash of a tokenizer whose added tokens are not only those of its file.
+/// Returns the hash of a tokenizer whose added tokens differ from those in its file.
 fn hash_with_tokens(file: &[u8], inner: &tokenizers::Tokenizer) -> [u8; 32] {
     let mut tokens: Vec<_> = inner.get_added_tokens_decoder().into_iter().collect();
     tokens.sort_by_key(|(id, _)| *id);
@@ -134,10 +134,10 @@ impl Tokenizer {
         Self::open_with(folder, &TokenizerOverrides::default())
     }
 
-    /// Reads `tokenizer.json` and the chat template of a model folder, with another wording than the folder's.
+    /// Reads `tokenizer.json` and the chat template of a model folder, with overrides.
     ///
     /// # Errors
-    /// If the tokenizer can't be read, or has no such tokens.
+    /// If the tokenizer can't be read, or lacks the tokens that the overrides name.
     pub fn open_with(folder: &Path, wording: &TokenizerOverrides) -> Result<Self> {
         let path = folder.join("tokenizer.json");
         let _task = ProgressTask::new(Activity::ReadingTokenizer);
@@ -185,8 +185,8 @@ impl Tokenizer {
         Ok(Self { path, hash, inner, pace, decodes_freely, chat, bos, eos, names_end, pad, specials })
     }
 
-    /// Returns the files that a checkpoint of a model with these ending tokens has otherwise than the folder which was opened with
-    /// this wording, with their text.
+    /// Returns the files, with their text, in which a checkpoint of a model with these end tokens differs from the folder that was opened
+    /// with these overrides.
     pub fn changed_files(&self, wording: &TokenizerOverrides, model: &[u32]) -> Result<Vec<(&'static str, String)>> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         let mut ends = self.eos_ids(model);
@@ -194,49 +194,49 @@ impl Tokenizer {
         tokenizer_overrides::changed_files(wording, folder, &ends)
     }
 
-    /// Whether another tokenizer gives a text the same tokens.
+    /// Returns whether another tokenizer yields the same tokens for every text.
     pub fn is_same_as(&self, other: &Self) -> bool {
         self.hash == other.hash
     }
 
-    /// Returns a special token that a text would become in part, rather than be read as text.
+    /// Returns a special token that occurs in a text, and so would be tokenized as such.
     pub fn special_in(&self, text: &str) -> Option<&str> {
         self.specials.iter().map(String::as_str).find(|special| text.contains(special))
     }
 
-    /// Whether it has a chat template.
+    /// Returns whether there is a chat template.
     pub fn has_chat(&self) -> bool {
         self.chat.is_some()
     }
 
-    /// Returns the name of the stock chat template whose training variant it writes conversations with, if it does.
+    /// Returns the name of the stock template whose training variant is in use, if one is.
     pub fn stock_template(&self) -> Option<&'static str> {
         self.chat.as_ref().and_then(|chat| chat.stock)
     }
 
-    /// Number of ids up to the greatest, added tokens included.
+    /// Returns the number of ids up to the greatest, including added tokens.
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab(true).values().max().map_or(0, |&greatest| greatest as usize + 1)
     }
 
-    /// The ids that end a text: the model's own, and the tokenizer's, which a fine-tuned model may
-    /// have without saying so in its configuration.
+    /// Returns the ids of tokens that end a text: the model's own, and the tokenizer's, which the configuration of a fine-tuned model may
+    /// lack.
     pub fn eos_ids(&self, model: &[u32]) -> Vec<u32> {
         let own = self.eos.filter(|eos| !model.contains(eos));
         model.iter().copied().chain(own).collect()
     }
 
-    /// Returns whether it has a token with this number.
+    /// Returns whether there is a token with this id.
     pub fn has_token_id(&self, id: u32) -> bool {
         self.inner.id_to_token(id).is_some()
     }
 
-    /// Returns whether it has a token with this text.
+    /// Returns whether there is a token with this text.
     pub fn has_token(&self, text: &str) -> bool {
         self.inner.token_to_id(text).is_some()
     }
 
-    /// The text of the ending token, if there is one.
+    /// Returns the text of the end token, if there is one.
     pub fn eos_text(&self) -> Option<String> {
         self.eos.and_then(|id| self.inner.id_to_token(id))
     }
@@ -246,8 +246,8 @@ impl Tokenizer {
         self.names_end
     }
 
-    /// Returns the text of the end token that the folder names elsewhere, if the tokenizer names none: in `special_tokens_map.json`,
-    /// or as the first of the `model`'s.
+    /// Returns the text of the end token named in `special_tokens_map.json`, or of the first of the `model`'s, if the tokenizer's settings
+    /// name none.
     ///
     /// # Errors
     /// If the file can't be read.
@@ -257,21 +257,20 @@ impl Tokenizer {
         Ok(own.or_else(|| model.iter().find_map(|&id| self.inner.id_to_token(id))).filter(|_| !self.names_end))
     }
 
-    /// Returns the ids of the tokens that begin and end a text, if there are such.
+    /// Returns the ids of the tokens that begin and end a text, if they exist.
     pub fn bos_and_eos_ids(&self) -> (Option<u32>, Option<u32>) {
         (self.bos, self.eos)
     }
 
-    /// Returns the id of the token that fills up texts, which is the ending token where there is no other.
+    /// Returns the id of the padding token, or else of the end token.
     pub fn pad_id(&self) -> Option<u32> {
         self.pad.or(self.eos)
     }
 
-    /// Token ids of a text; `special` adds what the tokenizer puts around a text (a beginning
-    /// token, say).
+    /// Returns the token ids of a text; `special` adds the tokenizer's special tokens around it (such as a beginning token).
     ///
     /// # Errors
-    /// If the text is longer than is sensible, or its tokens take too much time or memory.
+    /// If the text is too long, or tokenizing it takes too much time or memory.
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
         if text.len() > LONGEST_TEXT {
             let most = LONGEST_TEXT >> 20;
@@ -281,7 +280,7 @@ impl Tokenizer {
         self.paced(text.len(), move |inner| inner.encode_fast(owned, special).map(|e| e.get_ids().to_vec()))
     }
 
-    /// Does some work on a text of so many bytes, within what it may take.
+    /// Runs work on a text of this many bytes within its limits.
     fn paced<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -302,31 +301,31 @@ impl Tokenizer {
         self.paced(texts.iter().map(|text| text.len()).sum(), count)
     }
 
-    /// Returns the library's own tokenizer.
+    /// Returns the library's tokenizer.
     pub(super) fn inner(&self) -> &tokenizers::Tokenizer {
         &self.inner
     }
 
-    /// Returns the hash of its file.
+    /// Returns the hash of the tokenizer.
     pub fn hash(&self) -> &[u8; 32] {
         &self.hash
     }
 
-    /// Text of token ids, special tokens left out.
+    /// Returns the text of token ids, without special tokens.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.decoded(ids, true)
     }
 
-    /// Text of token ids with special tokens.
+    /// Returns the text of token ids, including special tokens.
     pub fn decode_marked(&self, ids: &[u32]) -> Result<String> {
         self.decoded(ids, false)
     }
 
-    /// Returns the text that each token adds, special tokens included. A token that ends within a character adds nothing; one that
-    /// completes it adds the whole character, or the last one what is left of it.
+    /// Returns the text that each token adds, including special tokens. A token that ends within a character adds nothing; the token that
+    /// completes it adds the character. The last token adds what is left of an incomplete one.
     ///
     /// # Errors
-    /// If they can't be decoded.
+    /// If the tokens can't be decoded.
     pub fn texts_of(&self, ids: &[u32]) -> Result<Vec<String>> {
         let owned = ids.to_vec();
         let texts = self.decode_with(2 * ids.len(), move |inner| {
@@ -354,7 +353,7 @@ impl Tokenizer {
         text.map_err(|e| self.undecodable(ids, &e))
     }
 
-    /// Decodes so many tokens, with bounded effort if the tokenizer's decoder needs it.
+    /// Decodes `count` tokens, within limits if the tokenizer's decoder needs them.
     fn decode_with<T: Send + 'static>(
         &self,
         tokens: usize,
@@ -398,16 +397,16 @@ impl Tokenizer {
         chat.ok_or_else(|| Error::Tokenizer { path: self.path.clone(), detail: missing.into() })
     }
 
-    /// Text of a conversation; see [`ChatTemplate::render`].
+    /// Renders a conversation; see [`ChatTemplate::render`].
     pub fn render_chat(&self, messages: &[ChatMessage], generate: bool, extras: &TemplateVariables) -> Result<String> {
         self.chat()?.render(messages, generate, extras).map_err(|e| self.unrendered(e))
     }
 
-    /// Describes what the chat template leaves out of a conversation, whose text this is: a turn, its calls, or tools. With `thorough`,
-    /// turns of a few letters are tried too.
+    /// Describes what the chat template omits from a conversation, given its rendered text: a turn, its calls, or tools. With `thorough`,
+    /// turns with few letters are checked, too.
     ///
     /// # Errors
-    /// If that takes too much time or memory.
+    /// If the check takes too much time or memory.
     pub fn find_omission(
         &self,
         conversation: (&[ChatMessage], bool),
@@ -418,7 +417,7 @@ impl Tokenizer {
         self.chat()?.find_omission(conversation, text, thorough, extras).map_err(|e| self.unrendered(e))
     }
 
-    /// Text that follows a turn of the model; see [`ChatTemplate::following`].
+    /// Returns the text that follows a turn of the model; see [`ChatTemplate::following`].
     pub(super) fn render_following(
         &self,
         before: &[ChatMessage],
@@ -428,18 +427,18 @@ impl Tokenizer {
         self.chat()?.following(before, replies, extras).map_err(|e| self.unrendered(e))
     }
 
-    /// How the model writes calls of these tools.
+    /// Returns the format in which the model writes calls of these tools.
     pub(super) fn call_format(&self, tools: &serde_json::Value) -> ToolCallFormat {
         self.chat.as_ref().map(|chat| chat.template.calls(!tools.is_null())).unwrap_or_default()
     }
 
-    /// Returns its chat template.
+    /// Returns the chat template.
     pub(super) fn template(&self) -> Option<&LoadedChatTemplate> {
         self.chat.as_ref()
     }
 
-    /// Tokens of a conversation, and for each whether the assistant says it: a token of which the template marks a part or, for a
-    /// template without marks, one that does not reach beyond a turn.
+    /// Returns the tokens of a conversation, and a mask of the assistant's: tokens that the template marks at least in part or, for a
+    /// template without marks, tokens within a turn.
     pub fn encode_with_assistant_mask(
         &self,
         messages: &[ChatMessage],
@@ -452,7 +451,7 @@ impl Tokenizer {
             let encoding = inner.encode(text, false)?;
             let mut before = 0;
             let said = |&(begin, end): &(usize, usize)| {
-                // Offsets may leave spaces out that belong to a token.
+                // Offsets may exclude spaces that belong to a token.
                 let (begin, end) = (begin.min(before), end);
                 before = end;
                 let spoken = |span: &Range<usize>| begin < span.end && span.start < end && (marked || end <= span.end);
@@ -473,15 +472,15 @@ pub struct StopStrings {
 }
 
 impl StopStrings {
-    /// Strings as the user gave them.
+    /// Creates the set of stop strings.
     pub fn new(strings: Vec<String>) -> Self {
-        // A token stands for at least one byte, so that a string of n bytes lies in the last
-        // n tokens; the few more keep decoders that treat a text's beginning apart from it.
+        // A token stands for at least one byte, so a string of n bytes is within the last n tokens. The extra tokens allow for decoders
+        // that treat the beginning of a text differently.
         let window = strings.iter().map(String::len).max().unwrap_or(0) + 4;
         Self { strings, window }
     }
 
-    /// Whether the newest token of a completion brought one of the strings to its end.
+    /// Returns whether the newest token of a completion completes one of the strings.
     pub fn end(&self, tokens: &[u32], tokenizer: &Tokenizer) -> bool {
         if self.strings.is_empty() {
             return false;

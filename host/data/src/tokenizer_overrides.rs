@@ -1,4 +1,4 @@
-//! How conversations and ends of texts are written, if a run overrides the model's folder.
+//! Overrides of a model folder's chat template and end token by a run.
 
 use super::special_tokens::{self, ConfiguredTokens};
 use super::{Error, Result};
@@ -20,65 +20,65 @@ const LARGEST_TOKENIZER: u64 = 256 << 20;
 /// Maximum length of a printed error, in bytes.
 const SHOWN: usize = 500;
 
-/// Name of the tokenizer's own file.
+/// File name of the tokenizer.
 const TOKENIZER: &str = "tokenizer.json";
 
-/// Name of a folder's chat template file.
+/// File name of a folder's chat template.
 pub(super) const TEMPLATE: &str = "chat_template.jinja";
 
-/// Name of the file with the template for conversations with tools.
+/// File name of the template for conversations with tools.
 pub(super) const TOOL_TEMPLATE: &str = "additional_chat_templates/tool_use.jinja";
 
-/// Name of the tokenizer's settings file.
+/// File name of the tokenizer's settings.
 pub(super) const CONFIG: &str = "tokenizer_config.json";
 
-/// Name of the file with the special tokens' texts.
+/// File name of the special tokens' texts.
 const SPECIALS: &str = "special_tokens_map.json";
 
-/// Name of the file with the ids of added tokens, which older versions of transformers write.
+/// File name of the ids of added tokens, which older versions of transformers write.
 const ADDED_TOKENS: &str = "added_tokens.json";
 
-/// The chat templates of a folder.
+/// Chat templates of a folder.
 #[derive(Clone, Debug)]
 pub(super) struct FolderTemplates {
-    /// The file of the one that is used by default, and its text.
+    /// File and text of the default template.
     pub default: (PathBuf, String),
-    /// The one for conversations with tools, if it is another.
+    /// Template for conversations with tools, if it is a separate one.
     pub tool_use: Option<String>,
 }
 
-/// Overrides of and additions to a model's folder.
+/// Overrides of a model's folder.
 #[derive(Clone, Debug, Default)]
 pub struct TokenizerOverrides {
-    /// Chat template, and its path.
+    /// Path and text of the chat template.
     pub template: Option<(PathBuf, String)>,
-    /// More variables of the template.
+    /// Additional variables of the template.
     pub kwargs: Map<String, Value>,
-    /// The template's time.
+    /// Time that the template sees.
     pub now: Option<DateTime>,
-    /// The end token.
+    /// End token.
     pub eos: Option<String>,
-    /// The padding token.
+    /// Padding token.
     pub pad: Option<String>,
-    /// Whether a stock chat template is replaced by its variant for training on the assistant's turns ([`super::stock_templates`]). The
-    /// folder's own is saved all the same.
+    /// Whether a stock chat template is replaced by its variant for training on the assistant's turns ([`super::stock_templates`]).
+    /// Checkpoints still contain the folder's own template.
     pub training: bool,
 }
 
 /// Tokens that a cloned chat template needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TemplateTokens {
-    /// The end token of the template's tokenizer.
+    /// End token of the template's tokenizer.
     pub end: Option<String>,
-    /// Its added tokens that the template writes, in order.
+    /// Added tokens that the template writes, in order.
     pub written: Vec<String>,
 }
 
 impl TokenizerOverrides {
-    /// Reads a chat template: a file, or that of a folder with a tokenizer's files.
+    /// Reads a chat template from a file, or from a folder with a tokenizer's files.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no template.
     pub fn read_template(path: &Path) -> Result<(PathBuf, String)> {
         if path.is_dir() {
             let none = || Error::Tokenizer { path: path.to_owned(), detail: "the folder has no chat template".into() };
@@ -93,7 +93,7 @@ impl TokenizerOverrides {
         Ok((path.to_owned(), source))
     }
 
-    /// Returns the chat template of a folder with a tokenizer's files, if it has one.
+    /// Returns the chat template in a folder with a tokenizer's files, if there is one.
     ///
     /// # Errors
     /// If a file can't be read.
@@ -101,8 +101,8 @@ impl TokenizerOverrides {
         Ok(templates_in(folder, &config_in(folder)?)?.map(|templates| templates.default.1))
     }
 
-    /// Returns what a folder's chat template brings along, as when TRL clones it: the folder's end token, and those of its added tokens
-    /// that are special, or in angle brackets, and that the template writes.
+    /// Returns the tokens that a folder's chat template needs, as when TRL clones it: the folder's end token, and the added tokens that the
+    /// template writes, if they are special or in angle brackets.
     ///
     /// # Errors
     /// If a file can't be read.
@@ -116,7 +116,7 @@ impl TokenizerOverrides {
         };
         let listed = whole["added_tokens"].as_array().into_iter().flatten();
         let added = config["added_tokens_decoder"].as_object().into_iter().flat_map(Map::values).chain(listed);
-        // Others may be words of the template's own language.
+        // Other added tokens may be ordinary words in the template.
         let is_marker = |token: &&Value| {
             let text = token["content"].as_str().unwrap_or_default();
             token["special"] == true || text.starts_with('<') && text.ends_with('>')
@@ -130,7 +130,7 @@ impl TokenizerOverrides {
         Ok(TemplateTokens { end: end.map_or_else(|| mapped_end(folder), |end| Ok(Some(end)))?, written })
     }
 
-    /// Reads a date, or a date with a time.
+    /// Parses a date, or a date with a time.
     ///
     /// # Errors
     /// Says what would be right.
@@ -139,13 +139,13 @@ impl TokenizerOverrides {
     }
 }
 
-/// Reads the tokenizer's settings in a folder, with the special tokens that are only in a file of their own; null without any.
+/// Reads the tokenizer's settings in a folder, with the special tokens of the separate file; null if there are none.
 pub(super) fn config_in(folder: &Path) -> Result<Value> {
     let config = object_in(folder, CONFIG)?.map_or(Value::Null, Value::from);
     Ok(special_tokens::with_map(config, object_in(folder, SPECIALS)?))
 }
 
-/// Returns the end token that the tokenizer's settings name themselves; empty without any.
+/// Returns the end token that the tokenizer's settings name; empty if they name none.
 pub(super) fn own_end(folder: &Path) -> Result<String> {
     Ok(token_text(&object_in(folder, CONFIG)?.map_or(Value::Null, Value::from), "eos_token"))
 }
@@ -156,14 +156,14 @@ pub(super) fn added_in(folder: &Path, config: &Value) -> Result<ConfiguredTokens
     added.map_err(|detail| Error::Tokenizer { path: folder.join(CONFIG), detail: printable(&detail, SHOWN) })
 }
 
-/// Reads an object from an optional file.
+/// Reads a JSON object from an optional file.
 fn object_in(folder: &Path, name: &str) -> Result<Option<Map<String, Value>>> {
     let path = folder.join(name);
     let Some(text) = read(&path, LARGEST_CONFIG)? else { return Ok(None) };
     json::object(&text).map(Some).map_err(|e| Error::Tokenizer { path, detail: e.to_string() })
 }
 
-/// Reads the chat templates in a folder whose tokenizer has these settings. Templates in files replace those of the settings, as in
+/// Reads the chat templates in a folder whose tokenizer has these settings. Template files take precedence over the settings, as in
 /// transformers.
 pub(super) fn templates_in(folder: &Path, config: &Value) -> Result<Option<FolderTemplates>> {
     let path = folder.join(TEMPLATE);
@@ -189,20 +189,20 @@ fn read(path: &Path, limit: u64) -> Result<Option<String>> {
     }
 }
 
-/// Returns the end token in a folder's `special_tokens_map.json`, in which older versions of transformers name it, if there is one.
+/// Returns the end token in a folder's `special_tokens_map.json`, where older versions of transformers name it, if there is one.
 pub(super) fn mapped_end(folder: &Path) -> Result<Option<String>> {
     let map = object_in(folder, SPECIALS)?.map(Value::from).unwrap_or_default();
     Ok(Some(token_text(&map, "eos_token")).filter(|text| !text.is_empty()))
 }
 
-/// Returns a special token's text, given as a string or as an object with its content.
+/// Returns the text of a special token, given as a string or as an object with `content`.
 pub(super) fn token_text(config: &Value, key: &str) -> String {
     let value = &config[key];
     value.as_str().or_else(|| value["content"].as_str()).unwrap_or_default().to_owned()
 }
 
-/// Returns the files of a model's folder that a checkpoint has in a changed form: name and text. `ends` are the model's end
-/// tokens, the new one first.
+/// Returns names and texts of the files of a model's folder that a checkpoint holds in a changed form. `ends` are the model's end tokens,
+/// the new one first.
 pub(super) fn changed_files(wording: &TokenizerOverrides, folder: &Path, ends: &[u32]) -> Result<Vec<(&'static str, String)>> {
     let template = wording.template.iter().map(|(_, source)| (TEMPLATE, source.clone()));
     let mut changed: Vec<(&'static str, String)> = template.collect();

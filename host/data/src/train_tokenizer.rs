@@ -1,4 +1,4 @@
-//! Trains a byte-level BPE tokenizer, for models that are trained from scratch.
+//! Trains a byte-level BPE tokenizer for models that are trained from scratch.
 
 use super::{Error, Result, TextOrChat, UnusableRows, read_completions};
 use crate::activity::{Activity, ProgressTask, ProgressUnit};
@@ -15,30 +15,30 @@ use tokenizers::{
     TokenizerImpl,
 };
 
-/// The end token.
+/// End token.
 const END: &str = "<|endoftext|>";
 
-/// How Qwen2 splits text into words. transformers uses it for every model of that family, whatever the tokenizer's file says.
+/// Pattern by which Qwen2 splits text into words. transformers uses it for all models of that family, whatever the tokenizer's file says.
 const WORDS: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 type TrainableTokenizer = TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
-/// Maximum number of tokens of a trained tokenizer; memory for them is allocated before training.
+/// Maximum size of a trained vocabulary; memory for it is allocated before training.
 const MOST_TOKENS: usize = 1 << 20;
 
-/// Bytes of text that are split into words at once. Each takes hundreds of bytes of memory, and a word, which may be endless,
-/// takes a pass over its whole length for each token.
+/// Number of bytes of text that are split into words at once. Each byte needs hundreds of bytes of memory, and a word, which may be
+/// arbitrarily long, needs a pass over its full length per token.
 const PIECE: usize = 64 << 10;
 
-/// Longest name of a dataset's file that is shown, in bytes.
+/// Maximum length of a printed file name, in bytes.
 const SHOWN: usize = 200;
 
-/// Trains a tokenizer with at most `vocab_size` tokens on the texts of datasets (their columns `text`, or `prompt` and
-/// `completion`, or `messages`). Token 0 is the end token.
+/// Trains a tokenizer with at most `vocab_size` tokens on the texts of datasets (columns `text`, or `prompt` and `completion`, or
+/// `messages`). Token 0 is the end token.
 ///
 /// # Errors
-/// If a dataset can't be read, or `vocab_size` is absurd or has no room for the 256 bytes and the end token.
+/// If a dataset can't be read, or `vocab_size` is absurd or too small for the 256 bytes and the end token.
 pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<TrainedTokenizer> {
     let fail = |detail: String| Error::Tokenizer { path: PathBuf::from("tokenizer"), detail };
     if !(257..=MOST_TOKENS).contains(&vocab_size) {
@@ -76,11 +76,11 @@ pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<Traine
     Ok(TrainedTokenizer(tokenizer.into()))
 }
 
-/// Returns the pieces of texts, counted while they are taken.
+/// Returns the pieces of texts, and reports progress as they are consumed.
 fn counted(texts: &[String]) -> impl Iterator<Item = &str> + Send {
     let bytes: usize = texts.iter().map(String::len).sum();
     let task = ProgressTask::new(Activity::CountingWords).with_total(bytes as u64, ProgressUnit::Bytes);
-    // It ends with the iterator, before words are joined.
+    // The task ends with the iterator, before words are merged.
     texts.iter().flat_map(|text| TextPieces(text)).inspect(move |piece| task.add(piece.len() as u64))
 }
 
@@ -91,7 +91,7 @@ fn contents(prompt: TextOrChat) -> Vec<String> {
     }
 }
 
-/// Splits a text into pieces at positions where words end anyway: after a line end or before a space, if there is one.
+/// Splits a text into pieces at word boundaries: after a line break or before a space, if there is one.
 struct TextPieces<'a>(&'a str);
 
 impl<'a> Iterator for TextPieces<'a> {
@@ -126,11 +126,11 @@ impl<'a> Iterator for TextPieces<'a> {
     }
 }
 
-/// A trained tokenizer without a folder yet.
+/// Trained tokenizer that has not been saved.
 pub struct TrainedTokenizer(tokenizers::Tokenizer);
 
 impl TrainedTokenizer {
-    /// Number of ids.
+    /// Returns the size of the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.0.get_vocab_size(true)
     }
@@ -140,7 +140,7 @@ impl TrainedTokenizer {
         self.0.token_to_id(END)
     }
 
-    /// Writes `tokenizer.json` and `tokenizer_config.json`, as transformers reads them.
+    /// Writes `tokenizer.json` and `tokenizer_config.json` in the form of transformers.
     ///
     /// # Errors
     /// If a file can't be written.
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(tokenizer.encode(" the and", true).unwrap().len(), 2);
         assert_eq!(tokenizer.eos_text().as_deref(), Some(END));
         assert!(train_tokenizer(std::slice::from_ref(&corpus), 256).is_err());
-        // Room for so many would end the process.
+        // Allocating memory for so many tokens would abort the process.
         assert!(train_tokenizer(&[corpus], usize::MAX).is_err());
     }
 

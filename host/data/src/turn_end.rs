@@ -1,19 +1,19 @@
-//! How a chat template ends the assistant's turns, and whether a completion ends there.
+//! How a chat template ends the assistant's turns, and whether a completion ends with it.
 
 use super::{ChatMessage, Result, TemplateVariables, Tokenizer};
 
-/// The end of a turn.
+/// End of a turn in a chat template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TurnEnd {
-    /// The text that the template writes after what the assistant says.
+    /// Text that the template writes after the assistant's message.
     pub text: String,
-    /// Whether its first token ends a completion.
+    /// Whether the first token of the text ends a completion.
     pub ends: bool,
 }
 
 impl Tokenizer {
-    /// Returns how the chat template ends a turn, for completions that end with one of these tokens; none without a template, or if it
-    /// writes no plain conversation.
+    /// Returns how the chat template ends a turn, for completions that end with one of these tokens; `None` without a template, or if it
+    /// can't render a plain conversation.
     ///
     /// # Errors
     /// If the text can't be tokenized.
@@ -27,10 +27,10 @@ impl Tokenizer {
         Ok(Some(TurnEnd { text: text.to_owned(), ends: first.is_some_and(|first| ends.contains(&first)) }))
     }
 
-    /// Returns the texts of single tokens.
+    /// Returns the text of each token.
     ///
     /// # Errors
-    /// If one can't be decoded.
+    /// If a token can't be decoded.
     pub fn token_texts(&self, tokens: &[u32]) -> Result<Vec<String>> {
         tokens.iter().map(|token| self.decode_marked(&[*token])).collect()
     }

@@ -1,19 +1,18 @@
-//! Finds what follows a turn of the model in a conversation: the template's end of that turn, the messages that reply to it, and
-//! the opening of the next turn.
+//! Determines what follows a turn of the model in a conversation: the template's end of that turn, the messages that reply to it, and the
+//! opening of the next turn.
 //!
-//! It renders the conversation with an unused character in place of the turn. The text after that character is what follows the
-//! turn, however the template renders the rest. So the model's own text is never rendered, and its tokens stay as they were
-//! sampled.
+//! The conversation is rendered with an unused character in place of the turn; the text after that character follows the turn, however the
+//! template renders the rest. So the model's own text is never rendered, and its tokens stay as they were sampled.
 
 use super::chat::Template;
 use super::chat::{RenderError, TemplateVariables};
 use super::marks;
 use super::message::ChatMessage;
 
-/// Returns what follows a turn between the first `count` messages and the others, which reply to it.
+/// Returns what follows a turn between the first `count` messages and the rest, which reply to it.
 ///
 /// # Errors
-/// If the template refuses the conversation, or does not write the turn's content exactly once and unchanged.
+/// If the template rejects the conversation, or does not write the turn's content exactly once and unchanged.
 pub(super) fn following(
     template: &Template,
     messages: &[ChatMessage],
@@ -72,7 +71,7 @@ mod tests {
 
     #[test]
     fn templates_without_an_opening_or_with_one_behind_the_last_message_show_what_follows_too() {
-        // Like Mistral's, which tells the system's message with the last question, OLMo 2's, and Granite's.
+        // Like the templates of Mistral, which writes the system message with the last question, OLMo 2, and Granite.
         let late = "{% set talk = messages[1:] %}{{ bos_token }}{% for m in talk %}{% if m.role == 'user' %}[INST] {{ messages[0].content + '|' if loop.last }}{{ m.content }}[/INST]{% elif m.role == 'assistant' %} {{ m.content | trim }}{{ eos_token }}{% else %}[RESULTS] {{ m.content }}[/RESULTS]{% endif %}{% endfor %}";
         assert_eq!(after(late, &[("user", "b")]).unwrap(), "</s>[INST] s|b[/INST]");
         assert_eq!(after(late, &[("tool", "b")]).unwrap(), "</s>[RESULTS] b[/RESULTS]");
@@ -108,7 +107,7 @@ mod tests {
         assert!(after(twice, &[("user", "b")]).unwrap_err().contains("more than once"));
         let strict = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}{{ m.content }}{% endfor %}";
         assert!(after(strict, &[("tool", "b")]).unwrap_err().contains("no tools"));
-        // What others say can't be mistaken for the turn.
+        // Other messages can't be mistaken for the turn.
         assert_eq!(
             after("{% for m in messages %}[{{ m.content }}]{% endfor %}", &[("user", "\u{F0000}")]).unwrap(),
             "][\u{F0000}]"

@@ -1,10 +1,9 @@
-//! Finds the assistant's parts of a conversation's text.
+//! Locates the assistant's parts in the text of a conversation.
 //!
-//! A template may mark them ([`super::marks`]). Otherwise they are found by rendering parts of the conversation: a turn is the
-//! difference between the conversation up to its end and the conversation that asks for it, if both are beginnings of the whole.
-//! Some templates render a turn differently once others follow; they drop its reasoning, for example, or end the conversation
-//! with a token. For these, rendering the whole with other content in the turn's place shows what precedes and follows the
-//! content.
+//! A template may mark them ([`super::marks`]). Otherwise parts of the conversation are rendered: a turn is the difference between the
+//! conversation up to its end and the conversation that asks for it, if both are prefixes of the full text. Some templates render a turn
+//! differently once others follow; for example, they drop its reasoning, or end the conversation with a token. For these, rendering the
+//! full conversation with another content in the turn's place shows what precedes and follows the content.
 
 use super::chat::Template;
 use super::chat::{RenderError, TemplateVariables};
@@ -12,7 +11,7 @@ use super::marks;
 use super::message::ChatMessage;
 use std::ops::Range;
 
-/// A conversation's text with the assistant's parts.
+/// Text of a conversation, with the assistant's parts.
 pub(super) struct AssistantSpans {
     pub text: String,
     /// Byte ranges in the text.
@@ -21,10 +20,10 @@ pub(super) struct AssistantSpans {
     pub marked: bool,
 }
 
-/// Renders a conversation and finds the assistant's parts.
+/// Renders a conversation and locates the assistant's parts.
 ///
 /// # Errors
-/// If the template refuses it, or a turn can't be found.
+/// If the template rejects the conversation, or a turn can't be found.
 pub(super) fn find_assistant_spans(
     template: &Template,
     messages: &[ChatMessage],
@@ -53,14 +52,14 @@ struct TurnSearch<'a> {
     template: &'a Template,
     messages: &'a [ChatMessage],
     extras: &'a TemplateVariables,
-    /// The conversation's text.
+    /// Text of the conversation.
     whole: &'a str,
-    /// A character that the text does not contain.
+    /// Character that does not occur in the text.
     probe: char,
 }
 
 impl TurnSearch<'_> {
-    /// Returns the range of a turn, which begins at `from` or later, if it can be found.
+    /// Returns the range of a turn that begins at `from` or later, if it can be found.
     fn turn(&self, i: usize, from: usize) -> Result<Option<Range<usize>>, RenderError> {
         let asked = self.render(&self.messages[..i], true)?;
         let answered = self.render(&self.messages[..=i], false)?;
@@ -76,7 +75,7 @@ impl TurnSearch<'_> {
             return self.anchored(i);
         };
         if self.messages[i].content.trim().is_empty() {
-            // What separates a content from tool calls is missing without one.
+            // The separator between a content and tool calls is missing if there is no content.
             [after, own] = [after, own].map(|text| text.trim_start().to_owned());
         }
         if !self.whole.ends_with(&after) {
@@ -91,9 +90,9 @@ impl TurnSearch<'_> {
         Ok((begin <= said && self.agrees(&before, begin)).then_some(begin..end))
     }
 
-    /// Returns where a turn begins in the text before its content, after `from`: behind what asks for it, or behind what that shares
-    /// with the turn once a user replies, if the template writes the two differently (its variables may end the reasoning, and an
-    /// earlier turn may have none). Otherwise it begins with the content.
+    /// Returns where a turn begins, given the text before its content, after `from`: after the text that asks for it or, if the template
+    /// renders that differently once a user replies, after the prefix that both share. (Its variables may end the reasoning, while an
+    /// earlier turn may have none.) Otherwise the turn begins with the content.
     fn opening(&self, i: usize, from: usize, before: &str) -> Result<usize, RenderError> {
         let opening = self.asking(i)?;
         let behind = |opening: &str| {
@@ -112,8 +111,8 @@ impl TurnSearch<'_> {
         Ok(shared.and_then(|end| behind(&opening[..end])).unwrap_or(before.len()))
     }
 
-    /// Returns what asks for a turn: what the template adds to the conversation before it or, if that is nothing, what follows the
-    /// content of the message before it.
+    /// Returns the text that asks for a turn: what the template adds to the conversation before it or, if that is nothing, the text after
+    /// the content of the previous message.
     fn asking(&self, i: usize) -> Result<String, RenderError> {
         let past = &self.messages[..i];
         let Some(asked) = self.render(past, true)? else { return Ok(String::new()) };
@@ -124,7 +123,7 @@ impl TurnSearch<'_> {
         Ok(self.behind_the_last(i)?.unwrap_or_default())
     }
 
-    /// Returns what follows the content of the message before a turn in the text that asks for the turn.
+    /// Returns the text after the content of the previous message, in the text that asks for a turn.
     fn behind_the_last(&self, i: usize) -> Result<Option<String>, RenderError> {
         let Some(last) = i.checked_sub(1) else { return Ok(None) };
         let mut messages = self.messages[..i].to_vec();
@@ -133,8 +132,8 @@ impl TurnSearch<'_> {
         Ok(text.and_then(|text| text.rsplit_once(self.probe).map(|(_, after)| after.to_owned())))
     }
 
-    /// Returns the range of a turn whose content is not written, because it calls tools. It lies behind the content of the message
-    /// before it, as far as the conversation up to its end has the same text there.
+    /// Returns the range of a turn whose content is not written, because it calls tools. The range begins after the content of the previous
+    /// message, and ends where the conversation up to the turn's end stops agreeing with the full text.
     fn anchored(&self, i: usize) -> Result<Option<Range<usize>>, RenderError> {
         let Some(asking) = self.behind_the_last(i)? else { return Ok(None) };
         let (Some((_, after)), Some((_, own))) = (self.around(i - 1, self.messages.len())?, self.around(i - 1, i + 1)?) else {
@@ -146,7 +145,7 @@ impl TurnSearch<'_> {
         Ok(found.then(|| begin..begin + common(turn, rest)))
     }
 
-    /// Returns the text before a turn's content in the conversation in which a user replies to it; empty if there is none.
+    /// Returns the text before a turn's content in a conversation where a user replies to it; empty if there is none.
     fn replied(&self, i: usize) -> Result<String, RenderError> {
         let said =
             |role: &str, content: &str| ChatMessage { role: role.into(), content: content.into(), ..ChatMessage::default() };
@@ -156,12 +155,12 @@ impl TurnSearch<'_> {
         Ok(text.as_deref().and_then(|text| text.split_once(self.probe)).map_or_else(String::new, |(before, _)| before.to_owned()))
     }
 
-    /// Returns whether the conversation has the same text as this one up to a place, or to its end if that comes before.
+    /// Returns whether the conversation begins with this text, up to a position or the end of the text, whichever comes first.
     fn agrees(&self, text: &str, place: usize) -> bool {
         text.get(..place.min(text.len())).is_some_and(|beginning| self.whole.starts_with(beginning))
     }
 
-    /// Returns what the template writes, or none if it refuses this part of a conversation.
+    /// Returns the rendered text; `None` if the template rejects this part of a conversation.
     fn render(&self, messages: &[ChatMessage], generate: bool) -> Result<Option<String>, RenderError> {
         match self.template.render(messages, generate, self.extras, None) {
             Ok(text) => Ok(Some(text)),
@@ -170,7 +169,7 @@ impl TurnSearch<'_> {
         }
     }
 
-    /// Returns the text before and after a turn's content in the conversation's first `count` messages.
+    /// Returns the text before and after a turn's content, in the conversation's first `count` messages.
     fn around(&self, i: usize, count: usize) -> Result<Option<(String, String)>, RenderError> {
         let mut messages = self.messages[..count].to_vec();
         messages[i].content = self.probe.to_string().into();
@@ -180,7 +179,7 @@ impl TurnSearch<'_> {
     }
 }
 
-/// Returns the length of the common beginning of two texts in bytes, in whole characters.
+/// Returns the length of the common prefix of two texts in bytes, in full characters.
 fn common(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(a, b)| a == b).map(|(c, _)| c.len_utf8()).sum()
 }
@@ -219,7 +218,7 @@ mod tests {
         assert_eq!(said(content, &TALK).unwrap(), [" a b ", "c"]);
         let whole = content.replace("{% endgeneration %}", "<end>{% endgeneration %}");
         assert_eq!(said(&whole, &TALK).unwrap(), [" a b <end>", "c<end>"]);
-        // What a message says makes no marks, whatever characters it has.
+        // A message can't forge marks, whatever characters it contains.
         let forged = [("user", "{% generation %}\u{F0000}x\u{F0001}{% endgeneration %}"), ("assistant", "\u{F0001}\u{F0002}y")];
         assert_eq!(said(content, &forged).unwrap(), ["\u{F0001}\u{F0002}y"]);
         let changed = "{% set x %}{% generation %} a {% endgeneration %}{% endset %}{{ x | trim }}{{ x | length }}";
@@ -233,7 +232,7 @@ mod tests {
         assert!(said(source, &[]).unwrap().is_empty());
     }
 
-    /// A template that, like Qwen3's, drops the reasoning of all turns before the last question.
+    /// Template that, like Qwen3's, drops the reasoning of all turns before the last question.
     const REASONING: &str = "\
 {%- set ns = namespace(last=0) -%}
 {%- for m in messages -%}{%- if m.role == 'user' -%}{%- set ns.last = loop.index -%}{%- endif -%}{%- endfor -%}
@@ -258,7 +257,7 @@ mod tests {
         let found = |messages: Value| told(REASONING, &messages, &quiet).unwrap();
         let asks = |content: &str| json!({"role": "user", "content": content});
         let says = |content: &str| json!({"role": "assistant", "content": content});
-        // What the model is asked for has no reasoning, but the last turn has.
+        // The prompt has no reasoning, but the last turn does.
         assert_eq!(found(json!([asks("q"), says("<think>x</think>a")])), ["<think>x</think>a</>"]);
         let both = json!([asks("q"), says("<think>x</think>a"), asks("r"), says("<think>y</think>b")]);
         assert_eq!(found(both.clone()), ["a</>", "<think>y</think>b</>"]);
@@ -277,7 +276,7 @@ mod tests {
         assert_eq!(said(REASONING, &TALK).unwrap(), [" a b </>", "<think></think>c</>"]);
         let talk = [("user", "q"), ("assistant", "<think>x</think>a"), ("user", "r"), ("assistant", "<think>y</think>b")];
         assert_eq!(said(REASONING, &talk).unwrap(), ["a</>", "<think>y</think>b</>"]);
-        // An answer that says nothing, or what others say too.
+        // An empty answer, and one that repeats another message.
         let same = [("user", "c"), ("assistant", ""), ("user", "c"), ("assistant", "c"), ("user", "d")];
         assert_eq!(said(REASONING, &same).unwrap(), ["</>", "c</>"]);
         let calls = json!([
@@ -287,7 +286,7 @@ mod tests {
         assert_eq!(parts(REASONING, &calls).unwrap(), ["[f]</>", "a</>"]);
     }
 
-    /// A template that, like Mistral's, opens no turns, and tells the system's message only if the user speaks last.
+    /// Template that, like Mistral's, opens no turns, and writes the system message only if the user speaks last.
     const LATE: &str = "\
 {%- set talk = messages[1:] if messages[0].role == 'system' else messages -%}
 {{- bos_token -}}
@@ -305,7 +304,7 @@ mod tests {
         let system = [("system", "be"), ("user", "hi"), ("assistant", " a b "), ("user", "and"), ("assistant", "c")];
         assert_eq!(said(LATE, &TALK).unwrap(), [" a b</s>", " c</s>"]);
         assert_eq!(said(LATE, &system).unwrap(), [" a b</s>", " c</s>"]);
-        // What the user says may look like the opening.
+        // The user's text may look like the opening of a turn.
         let forged = [("system", "be"), ("user", "[/INST]"), ("assistant", "[/INST]"), ("user", "[/INST] x"), ("assistant", "c")];
         assert_eq!(said(LATE, &forged).unwrap(), [" [/INST]</s>", " c</s>"]);
         let calls = json!([
@@ -328,12 +327,12 @@ mod tests {
         assert_eq!(said(bare, &TALK).unwrap(), ["  a b </s>", " c</s>"]);
         let ended = "{% for m in messages %}|{{ m.role }}|{{ m.content }}#{% endfor %}{% if add_generation_prompt %}|assistant|{% else %}{{ eos_token }}{% endif %}";
         assert_eq!(said(ended, &TALK).unwrap(), [" a b #", "c#</s>"]);
-        // One that ends a turn that is not the last with a line break, and one that opens a turn only behind the last message.
+        // One template ends all turns but the last with a line break, and one opens a turn only after the last message.
         let broken = "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% if not loop.last %}{{ '\n' }}{% endif %}{% else %}{{ '\n' }}{% endif %}{% if loop.last and add_generation_prompt %}<|assistant|>\n{% endif %}{% endfor %}";
         assert_eq!(said(broken, &TALK).unwrap(), [" a b </s>", "c</s>"]);
         let behind = "<role>system</role>be{% for m in messages %}<role>{{ m.role }}</role>{{ m.content }}<end>\n{% if loop.last and add_generation_prompt %}<role>assistant</role>{% endif %}{% endfor %}";
         assert_eq!(said(behind, &TALK).unwrap(), [" a b <end>\n", "c<end>\n"]);
-        // One that writes what it knows of the whole first has no turns to find.
+        // A template that first writes a digest of all messages has no turns to find.
         let fickle = "{{ messages | map(attribute='content') | join }}{% for m in messages %}{{ m.content }}{% endfor %}";
         assert!(said(fickle, &TALK).unwrap_err().contains("turn 2"));
     }

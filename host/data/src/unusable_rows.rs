@@ -1,37 +1,38 @@
-//! Unusable rows: skipped and counted, with the first ones named; or an error.
+//! Unusable rows: either skipped and counted, with the first ones named; or an error.
 
 use super::{Error, Result};
 use std::collections::BTreeMap;
 
-/// Number of rows that are named.
+/// Number of rows that a message names.
 const NAMED: usize = 3;
 
-/// The unusable rows of a dataset.
+/// Unusable rows of a dataset.
 #[derive(Debug, Default)]
 pub struct UnusableRows {
     strict: bool,
     count: usize,
-    /// The first ones, by row.
+    /// Errors of the first unusable rows, by row.
     first: BTreeMap<usize, Error>,
 }
 
 impl UnusableRows {
-    /// Skips rows or, if `strict`, makes the first one an error once all were sorted: a later reading may find an earlier row.
+    /// Creates an empty collection. Unusable rows are skipped or, if `strict`, the first one becomes an error once all rows have been read:
+    /// a later pass may find an earlier row.
     pub fn new(strict: bool) -> Self {
         Self { strict, ..Self::default() }
     }
 
-    /// Returns whether rows after one with this error don't matter.
+    /// Returns whether no further rows need to be read after this error.
     pub fn is_final(&self, error: &Error) -> bool {
         self.strict || !matches!(error, Error::Row { .. })
     }
 
-    /// Counts further unusable rows, which come after those that are named.
+    /// Counts further unusable rows, all of which come after the named ones.
     pub fn count_more(&mut self, rows: usize) {
         self.count += rows;
     }
 
-    /// Returns the usable rows, from rows with their numbers.
+    /// Returns the usable ones among rows with their indices.
     ///
     /// # Errors
     /// The first error that is not about a single row.
@@ -39,7 +40,7 @@ impl UnusableRows {
         rows.into_iter().filter_map(|(row, outcome)| self.usable(row, outcome).transpose()).collect()
     }
 
-    /// Returns a row, given its number, if it is usable.
+    /// Returns the row with this index if it is usable.
     ///
     /// # Errors
     /// An error that is not about a single row.
@@ -58,12 +59,12 @@ impl UnusableRows {
         }
     }
 
-    /// Returns how many were skipped so far.
+    /// Returns the number of rows skipped so far.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Describes the rows that were skipped so far, besides this many that can be used.
+    /// Describes the rows skipped so far; `usable` rows remain.
     pub fn describe_skipped(&self, usable: usize) -> String {
         let mut named = named(self.first.values());
         if self.count > self.first.len() {
@@ -73,10 +74,10 @@ impl UnusableRows {
         format!("skipped {count} of {all} rows (strict_data refuses them): {}", named.join("; "))
     }
 
-    /// Returns a warning that names the first rows, if any were skipped and this many remain.
+    /// Returns a warning that names the first rows, if any were skipped; `remaining` rows are usable.
     ///
     /// # Errors
-    /// If none remain, or if strict: why the first is unusable.
+    /// If no rows remain or, if strict, the reason why the first row is unusable.
     pub fn warning(mut self, remaining: usize) -> Result<Option<String>> {
         let first = if self.strict { self.first.pop_first() } else { None };
         if let Some((_, error)) = first {
@@ -97,7 +98,7 @@ impl UnusableRows {
     }
 }
 
-/// Says what is wrong with rows; of those of a file with which the same is wrong, it is said once.
+/// Describes the errors of rows; errors with the same cause in one file are merged.
 fn named<'a>(errors: impl Iterator<Item = &'a Error>) -> Vec<String> {
     let mut alike: Vec<(&Error, Vec<String>)> = Vec::new();
     for error in errors {
@@ -152,7 +153,7 @@ mod tests {
         assert!(refused.collect_usable(rows(2, 0)).unwrap().is_empty());
         let error = refused.warning(0).unwrap_err().to_string();
         assert_eq!(error, "test:1: odd 0 (and none of the 2 rows can be used)");
-        // Two readings of the rows, of which the second finds the earlier row.
+        // Two passes over the rows; the second finds the earlier row.
         let mut strict = UnusableRows::new(true);
         strict.collect_usable(rows(4, 1).into_iter().filter(|(row, _)| *row > 0)).unwrap();
         strict.collect_usable(rows(1, 1)).unwrap();

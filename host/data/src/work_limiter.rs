@@ -1,28 +1,28 @@
-//! Limits on rendering and tokenizing texts with a model's own template and tokenizer.
+//! Limits the time and memory for rendering and tokenizing texts with a model's own template and tokenizer.
 
 use crate::ops::bounded::{BoundsError, WorkBounds, within};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Time that all texts together may take beyond what their size allows.
+/// Time that all texts together may take beyond what their sizes allow.
 const TIME: Duration = Duration::from_secs(60);
 
-/// Minimum bytes of text per second; the slowest known is fifty times as fast.
+/// Minimum speed in bytes of text per second; the slowest known is fifty times as fast.
 const BYTES_A_SECOND: u64 = 20_000;
 
-/// Bytes that a text counts beyond its own, so that short ones have time to start a thread.
+/// Overhead in bytes per text, so that short ones have time to start a thread.
 const EACH: u64 = 1024;
 
-/// Memory that one text may always take, in bytes.
+/// Memory that any text may use, in bytes.
 const MEMORY: usize = 64 << 20;
 
-/// Memory for each byte of a text.
+/// Memory per byte of text.
 const MEMORY_A_BYTE: usize = 512;
 
-/// Maximum memory for any text, in bytes.
+/// Maximum memory for one text, in bytes.
 const MOST_MEMORY: usize = 2 << 30;
 
-/// Tracks the time that texts took.
+/// Tracks the time spent on texts.
 #[derive(Debug, Default)]
 pub(super) struct TextWorkLimiter(Mutex<TextWorkTotals>);
 
@@ -36,7 +36,7 @@ impl TextWorkLimiter {
     /// Runs work on a text of this many bytes within its limits.
     ///
     /// # Errors
-    /// If it takes more, or panics.
+    /// If the work exceeds the limits, or panics.
     pub(super) fn run<T: Send + 'static>(
         &self,
         bytes: usize,

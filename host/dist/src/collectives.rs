@@ -1,4 +1,4 @@
-//! Collectives on tensors, in the order in which they are requested, beside the work that requests them.
+//! Collectives on tensors, run in the order of their requests while the caller continues working.
 
 use super::tensors::{self, OwnedTensor};
 use super::{Channel, Error, Result, World};
@@ -7,41 +7,41 @@ use candle_core::Tensor;
 use std::cell::RefCell;
 use std::sync::mpsc;
 
-/// How gradients are summed.
+/// Precision and scheduling of gradient sums.
 #[derive(Clone, Copy, Debug)]
 pub struct ReductionSettings {
-    /// The precision in which they are sent.
+    /// Precision in which gradients are sent.
     pub dtype: ReduceDtype,
-    /// Whether collectives run on a thread of their own, while the work goes on. The results are the same.
+    /// Whether collectives run on a separate thread, overlapping with the caller's work. The results do not change.
     pub overlap: bool,
 }
 
-/// A collective.
+/// A requested collective.
 pub(super) enum CollectiveJob {
     Sum(Vec<Tensor>),
     SumToOwners { tensors: Vec<OwnedTensor>, frees: bool, done: mpsc::Sender<()> },
     Broadcast { tensors: Vec<OwnedTensor>, done: mpsc::Sender<()> },
 }
 
-/// Where collectives run.
+/// The place where collectives run.
 enum CollectiveExecutor<'a> {
-    /// Nowhere: there are no other ranks.
+    /// Runs nothing, since there are no other ranks.
     NoPeers,
-    /// In the calling thread. The first error is kept, and what follows runs all the same: other ranks wait for it.
+    /// Runs collectives in the calling thread. Keeps the first error and still runs the rest, since other ranks wait for them.
     Inline(&'a dyn Fn(CollectiveJob) -> Result<()>, RefCell<Result<()>>),
-    /// In a thread that takes jobs.
+    /// Sends collectives to a thread that runs them.
     Thread(mpsc::Sender<CollectiveJob>),
 }
 
-/// Collectives on tensors, which run in the order in which they are requested: the same on all ranks.
+/// Collectives on tensors, run in the order of the requests, which is the same on all ranks.
 pub struct Collectives<'a>(CollectiveExecutor<'a>);
 
-/// A collective that may not have run yet.
+/// A collective that may still be running.
 #[must_use]
 pub struct PendingCollective(mpsc::Receiver<()>);
 
 impl PendingCollective {
-    /// Waits until it has run. Whether it could, [`World::communicate`] returns.
+    /// Waits until the collective has run. [`World::communicate`] returns the error if it failed.
     pub fn wait(self) {
         // An error drops the sender.
         let _ = self.0.recv();
@@ -49,20 +49,20 @@ impl PendingCollective {
 }
 
 impl Collectives<'_> {
-    /// Sums f32 tensors over the ranks, in place, with bit-identical results on each.
+    /// Sums f32 tensors over the ranks in place. Results are bit-identical on all ranks.
     pub fn sum(&self, tensors: Vec<Tensor>) {
         self.run(CollectiveJob::Sum(tensors));
     }
 
-    /// Sums f32 tensors over the ranks into those of their owners. The others' keep their values, or are freed with `frees`; of freed
-    /// ones, a rank adds nothing.
+    /// Sums f32 tensors over the ranks into the tensors of their owners. On other ranks, tensors keep their values, or are freed if `frees`
+    /// is set. A rank whose tensor is already freed adds nothing.
     pub fn sum_to_owners(&self, tensors: Vec<OwnedTensor>, frees: bool) -> PendingCollective {
         let (done, ran) = mpsc::channel();
         self.run(CollectiveJob::SumToOwners { tensors, frees, done });
         PendingCollective(ran)
     }
 
-    /// Copies tensors from their owners to all ranks, where they are allocated if they were freed.
+    /// Copies tensors from their owners to all ranks, allocating freed ones.
     pub fn broadcast(&self, tensors: Vec<OwnedTensor>) -> PendingCollective {
         let (done, arrived) = mpsc::channel();
         self.run(CollectiveJob::Broadcast { tensors, done });
@@ -79,7 +79,7 @@ impl Collectives<'_> {
                     *outcome = done;
                 }
             }
-            // The thread ends after the last of these.
+            // The thread ends only after the last request.
             CollectiveExecutor::Thread(jobs) => drop(jobs.send(job)),
         }
     }
@@ -91,7 +91,7 @@ fn between_processes(by: Channel, dtype: ReduceDtype, job: CollectiveJob) -> Res
         CollectiveJob::Sum(all) => tensors::sum(by, dtype, &all.iter().collect::<Vec<_>>()),
         CollectiveJob::SumToOwners { tensors, frees, done } => {
             tensors::sum_to_owners(by, dtype, &tensors, frees)?;
-            // Whoever asked may have failed meanwhile.
+            // The requester may have failed meanwhile.
             let _ = done.send(());
             Ok(())
         }
@@ -104,11 +104,11 @@ fn between_processes(by: Channel, dtype: ReduceDtype, job: CollectiveJob) -> Res
 }
 
 impl World {
-    /// Runs `work`, which requests collectives on tensors as far as it has come. They have run when this returns.
+    /// Runs `work`, which requests collectives on tensors as soon as they are ready; all of them have run when this returns.
     ///
-    /// All ranks must have reported in a gathering directly before, and all must request the same collectives, even where the work
-    /// fails, so that no rank waits; a rank where it failed reports that in the next gathering. No other collective may be called
-    /// meanwhile. Connected devices sum on the stream of their work.
+    /// All ranks must have reported in a gathering directly before. All must request the same collectives even if `work` fails, so that no
+    /// rank blocks; a rank where it fails reports that in the next gathering. `work` may call no other collective. Connected devices sum on
+    /// the stream of their work.
     ///
     /// # Errors
     /// If a collective fails: a tensor has the wrong type, or NCCL fails.

@@ -1,4 +1,4 @@
-//! What goes wrong between ranks.
+//! Errors between ranks.
 
 use crate::ops;
 use serde::{Deserialize, Serialize};
@@ -10,13 +10,13 @@ pub struct RankFailure {
     pub reason: String,
     /// The plugin whose call failed, if any.
     pub plugin: Option<String>,
-    /// Whether something that the user gave is at fault.
+    /// Whether the user's input is at fault.
     pub mistake: bool,
-    /// Whether a checkpoint could not be written.
+    /// Whether writing a checkpoint failed.
     pub of_saving: bool,
 }
 
-/// Why ranks can't work together.
+/// The reason why ranks can't work together.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A rank failed.
@@ -27,7 +27,7 @@ pub enum Error {
         /// The failure.
         failure: RankFailure,
     },
-    /// This build has no support for several processes.
+    /// The build lacks MPI, but several processes were started.
     #[error(
         "this process was started as rank {rank} of {size}, but this rlhost was built without MPI; build it with --features rlhost/mpi"
     )]
@@ -43,12 +43,12 @@ pub enum Error {
     /// A thread can't be started.
     #[error("can't start the ranks' watchdog: {0}")]
     Watchdog(#[from] std::io::Error),
-    /// Ranks are at different collectives: a bug.
+    /// Ranks called different collectives: a bug.
     #[error("rank {rank} is out of step with the others, which are at {here:?}; this is a bug in rlhost")]
     OutOfStep {
         /// The rank.
         rank: usize,
-        /// The collective of this rank.
+        /// The collective that this rank called.
         here: &'static str,
     },
     /// An owner has no values to send: a bug.
@@ -62,7 +62,7 @@ pub enum Error {
     /// A value can't be encoded or decoded.
     #[error("{what:?} can't be sent to the other ranks: {source}")]
     Encoding {
-        /// What was sent.
+        /// The value that was sent.
         what: &'static str,
         /// The cause.
         source: postcard::Error,
@@ -72,9 +72,9 @@ pub enum Error {
     MixedDevices {
         /// The rank.
         rank: usize,
-        /// Where it computes.
+        /// The place where this rank computes.
         there: &'static str,
-        /// Where the first rank computes.
+        /// The place where the first rank computes.
         first: &'static str,
     },
     /// NCCL is missing or failed.
@@ -91,7 +91,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    /// Returns whether the user's input is at fault, rather than the machine or the program.
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Failed { failure, .. } => failure.mistake,

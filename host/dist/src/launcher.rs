@@ -1,6 +1,6 @@
-//! Reads what launchers tell their processes through the environment.
+//! Reads the environment variables that launchers set for their processes.
 
-/// Launchers' variables for a process's rank on its machine.
+/// Environment variables in which launchers pass a process's rank on its machine.
 const LOCAL_RANKS: [&str; 7] = [
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "MPI_LOCALRANKID",
@@ -20,7 +20,7 @@ pub(super) fn launched() -> Option<(usize, usize)> {
     known.iter().find_map(|(rank, size)| Some((number(rank)?, number(size)?)))
 }
 
-/// Returns this process's rank on its machine, 0 if the launcher does not say.
+/// Returns this process's rank on its machine, 0 if the launcher does not set it.
 pub(super) fn local_rank() -> usize {
     let said = LOCAL_RANKS.iter().find_map(|name| std::env::var(name).ok());
     said.and_then(|rank| rank.parse().ok()).unwrap_or(0)

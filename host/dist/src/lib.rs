@@ -1,13 +1,12 @@
 //! The processes (ranks) of a run and their communication.
 //!
-//! All ranks make the same decisions from the same data, so they exchange little: what each rank found out is gathered on all
-//! ([`World::gather`]), what only the first rank knows is broadcast ([`World::broadcast`]), and collectives on
-//! tensors sum gradients and copy weights ([`World::communicate`]).
+//! All ranks make the same decisions from the same data, so they exchange little. [`World::gather`] gathers each rank's findings on all
+//! ranks, [`World::broadcast`] sends what only the first rank knows, and collectives on tensors sum gradients and copy weights
+//! ([`World::communicate`]).
 //!
-//! **No rank waits for one that has failed.** Everything except tensors goes through one collective ([`World::exchange`]).
-//! A failed rank reports there ([`World::report_failure`]), wherever the others are. Tensors are exchanged only after all ranks have reported that
-//! they are ready. If a rank dies, the launcher ends the others (`mpirun` and `srun` do); if one hangs, the watchdog ends the
-//! run.
+//! **No rank waits for a failed one.** Everything except tensors goes through one collective ([`World::exchange`]). A failed rank reports
+//! there ([`World::report_failure`]), wherever the others are. Tensors are exchanged only after all ranks have reported that they are
+//! ready. If a rank dies, the launcher ends the others (`mpirun` and `srun` do); if one hangs, the watchdog ends the run.
 
 mod collectives;
 mod error;
@@ -41,10 +40,10 @@ use std::ops::Range;
 use std::time::Duration;
 use watchdog::RankWatchdog;
 
-/// How long a process that prints nothing leaves the first one to print.
+/// Time for which a silent process waits, so that the first one can print its error.
 const TIME_TO_SPEAK: Duration = Duration::from_secs(5);
 
-/// The processes of a run, seen from one of them.
+/// The processes of a run, as seen from one of them.
 pub struct World {
     rank: usize,
     size: usize,
@@ -53,7 +52,7 @@ pub struct World {
     /// NCCL, if each rank computes on its own device.
     #[cfg(feature = "nccl")]
     devices: std::cell::OnceCell<nccl::NcclCommunicator>,
-    /// Whether a rank has failed and all know it.
+    /// Whether a rank has failed and all ranks know it.
     failed: Cell<bool>,
 }
 
@@ -74,28 +73,28 @@ impl World {
         Self::new(0, 1, None)
     }
 
-    /// Joins the processes that were started together with this one, if any.
+    /// Joins the processes that the launcher started together with this one, if any.
     ///
     /// # Errors
-    /// If there are others and this build can't communicate with them.
+    /// If there are other processes and this build can't communicate with them.
     pub fn join() -> Result<Self> {
         let Some(ranks) = Ranks::join()? else { return Ok(Self::single_process()) };
         let (rank, size) = (ranks.rank(), ranks.size());
         if size == 1 {
-            // Dropping the last value, which happens here, finalises MPI.
+            // Dropping the last value here finalises MPI.
             return Ok(Self::single_process());
         }
         let watchdog = RankWatchdog::new(rank)?;
         Ok(Self::new(rank, size, Some((ranks, watchdog))))
     }
 
-    /// Returns whether this process prints to the user: the first of several, or the only one. Works before [`World::join`].
+    /// Returns whether this process prints to the user: the first of several, or the only one. Can be called before [`World::join`].
     pub fn prints_output() -> bool {
         launcher::launched().is_none_or(|(rank, _)| rank == 0)
     }
 
-    /// Waits, unless this process prints to the user. A launcher ends all processes of a run when one of them fails: a silent one
-    /// that fails first would keep the first process from saying why. Works before [`World::join`].
+    /// Waits, unless this process prints to the user. A launcher ends all processes of a run when one fails, so a silent process that fails
+    /// first would keep the first one from printing the error. Can be called before [`World::join`].
     pub fn wait_for_first_rank() {
         if !Self::prints_output() {
             std::thread::sleep(TIME_TO_SPEAK);
@@ -143,32 +142,32 @@ impl World {
         self.rank == 0
     }
 
-    /// Returns this rank's part of `things` items: contiguous, in order, parts as equal as possible.
+    /// Returns this rank's share of `things` items: contiguous, in rank order, as equal as possible.
     pub fn share(&self, things: usize) -> Range<usize> {
         things * self.rank / self.size..things * (self.rank + 1) / self.size
     }
 
-    /// Returns the items on the first rank and nothing on others, for metrics that are the same on all ranks and must count once.
+    /// Returns the items on the first rank and nothing on others. Used for metrics that are the same on all ranks and must count once.
     pub fn once<T>(&self, things: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
         let first = self.is_first();
         things.into_iter().filter(move |_| first)
     }
 
-    /// Sets how many seconds to wait for other ranks.
+    /// Sets the timeout for other ranks, in seconds.
     pub fn set_patience(&self, seconds: f64) {
         if let Some((_, watchdog)) = &self.others {
             watchdog.set_patience(seconds, self.rank);
         }
     }
 
-    /// Sets the step named in a timeout's message.
+    /// Sets the step that a timeout's message names.
     pub fn set_step(&self, step: u64) {
         if let Some((_, watchdog)) = &self.others {
             watchdog.set_step(step);
         }
     }
 
-    /// Returns every rank's bytes, by rank. All ranks meet here; one that has failed reports that instead.
+    /// Returns every rank's bytes, by rank. All ranks synchronise in this call; a failed rank reports its failure instead of bytes.
     fn exchange(&self, what: &'static str, own: std::result::Result<&[u8], &RankFailure>) -> Result<Vec<Vec<u8>>> {
         let Some((ranks, watchdog)) = &self.others else { return Ok(own.into_iter().map(<[u8]>::to_vec).collect()) };
         if self.failed.get() {
@@ -197,7 +196,7 @@ impl World {
             return Err(Error::Failed { rank, failure });
         }
         match headers.iter().position(|header| header[2] != headers[0][2]) {
-            // All ranks detect this.
+            // All ranks see this mismatch.
             Some(rank) => {
                 self.failed.set(true);
                 Err(Error::OutOfStep { rank, here: what })
@@ -206,8 +205,8 @@ impl World {
         }
     }
 
-    /// Gathers a value from each rank, by rank. Values are encoded by postcard: floats in their full size, small integers in one
-    /// or two bytes. Self-describing values, such as JSON, and types that leave out fields (`skip_serializing_if`) need [`json`].
+    /// Gathers a value from each rank, by rank. Values are encoded by postcard: floats in full, small integers in one or two bytes.
+    /// Self-describing values such as JSON, and types that omit fields (`skip_serializing_if`), need [`json`].
     ///
     /// # Errors
     /// If a rank has failed.
@@ -229,10 +228,10 @@ impl World {
         Ok(self.gather(what, own)?.into_iter().flatten().collect())
     }
 
-    /// Broadcasts a value that only the first rank makes.
+    /// Computes a value on the first rank only and broadcasts it.
     ///
     /// # Errors
-    /// If making it fails, or a rank has failed.
+    /// If computing the value fails, or a rank has failed.
     pub fn broadcast<T, E>(
         &self,
         what: &'static str,
@@ -257,7 +256,7 @@ impl World {
         first.ok_or(Error::OutOfStep { rank: 0, here: what })
     }
 
-    /// Waits until all ranks are here.
+    /// Waits until all ranks have reached this call.
     ///
     /// # Errors
     /// If a rank has failed.
@@ -276,8 +275,8 @@ impl World {
         Ok(self.gather(what, own)?.into_iter().sum())
     }
 
-    /// Reports this rank's failure to the others, unless a failure is already known. Returns the failure that all agree on: that
-    /// of the lowest failed rank.
+    /// Reports this rank's failure to the others, unless a failure is already known. Returns the failure that all ranks agree on, which is
+    /// the one of the lowest failed rank.
     pub fn report_failure(&self, failure: &RankFailure) -> Option<Error> {
         if self.others.is_none() || self.failed.get() {
             return None;
@@ -302,7 +301,7 @@ impl Drop for World {
     }
 }
 
-/// For serde's `with`: encodes a field as JSON text, for values that are JSON or need a self-describing format.
+/// Encodes a field as JSON text, for serde's `with`. Needed by values that are JSON or need a self-describing format.
 pub mod json {
     use serde::de::{DeserializeOwned, Deserializer, Error as _};
     use serde::ser::{Error as _, Serializer};
@@ -311,7 +310,7 @@ pub mod json {
     /// Encodes a value as JSON.
     ///
     /// # Errors
-    /// If it can't be JSON.
+    /// If the value can't be encoded as JSON.
     pub fn serialize<T: Serialize, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
         serde_json::to_string(value).map_err(S::Error::custom)?.serialize(serializer)
     }
@@ -319,7 +318,7 @@ pub mod json {
     /// Decodes a value from JSON.
     ///
     /// # Errors
-    /// If the text is missing or is not such a value.
+    /// If the text is missing or does not decode to the type.
     pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
         serde_json::from_str(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }

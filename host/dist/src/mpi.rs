@@ -1,4 +1,4 @@
-//! Communication through MPI. Only the thread that joined may call this, or the thread of collectives while that one does not.
+//! Communication through MPI. Only the thread that joined may call it, or the collectives' thread while the former does not.
 
 use super::launcher::launched;
 use super::{Error, Result};
@@ -12,18 +12,18 @@ use mpi::traits::*;
 /// Tag of header messages.
 const HEADER: i32 = 1;
 
-/// Most bytes gathered at once over all ranks: MPI counts in 32 bits.
+/// Maximum bytes of one gathering over all ranks, since MPI counts in 32 bits.
 const GATHERED_AT_ONCE: usize = 1 << 30;
 
 pub(super) struct MpiRanks {
     world: SimpleCommunicator,
-    /// Whether another thread may call MPI.
+    /// Whether another thread may call MPI (`MPI_THREAD_SERIALIZED`).
     serialized: bool,
     /// Finalises MPI when dropped.
     _universe: Universe,
 }
 
-/// Collectives on numbers, for the thread that makes them.
+/// Collectives on numbers, for the thread that runs collectives.
 #[derive(Clone, Copy)]
 pub(super) struct MpiChannel {
     rank: usize,
@@ -44,18 +44,18 @@ impl MpiChannel {
         SimpleCommunicator::world().all_reduce_into(own, sums, SystemOperation::sum());
     }
 
-    /// Sends the first part of `own` to the first rank, the second to the second, and so on. `parts` receives those for this
-    /// rank, by rank.
+    /// Sends the first part of `own` to the first rank, the second to the second, and so on. `parts` receives this rank's part from each
+    /// rank, in rank order.
     pub(super) fn all_to_all(self, own: &[u16], parts: &mut [u16]) {
         SimpleCommunicator::world().all_to_all_into(own, parts);
     }
 
-    /// Gathers every rank's values, by rank, equally many from each.
+    /// Gathers every rank's values, by rank. Each rank has the same number of values.
     pub(super) fn all_gather(self, own: &[u16], all: &mut [u16]) {
         SimpleCommunicator::world().all_gather_into(own, all);
     }
 
-    /// Sums every rank's values into `sums` of one rank, the `owner`.
+    /// Sums every rank's values into `sums` on the rank `owner`.
     pub(super) fn reduce(self, own: &[f32], sums: &mut [f32], owner: usize) {
         let world = SimpleCommunicator::world();
         let process = world.process_at_rank(owner as i32);
@@ -66,7 +66,7 @@ impl MpiChannel {
         }
     }
 
-    /// Gathers every rank's values, by rank, into `all` of one rank, the `owner`.
+    /// Gathers every rank's values, by rank, into `all` on the rank `owner`.
     pub(super) fn gather(self, own: &[u16], all: &mut [u16], owner: usize) {
         let world = SimpleCommunicator::world();
         let process = world.process_at_rank(owner as i32);
@@ -77,16 +77,16 @@ impl MpiChannel {
         }
     }
 
-    /// Copies the bytes of one rank, the `owner`, to all.
+    /// Copies the bytes of the rank `owner` to all ranks.
     pub(super) fn broadcast(self, bytes: &mut [u8], owner: usize) {
         SimpleCommunicator::world().process_at_rank(owner as i32).broadcast_into(bytes);
     }
 }
 
 impl MpiRanks {
-    /// Joins all processes that were started together; returns `None` if this one was started alone.
+    /// Joins all processes that were started together. Returns `None` if this process was started alone.
     pub(super) fn join() -> Result<Option<Self>> {
-        // For a process that was started alone, MPI would start a daemon, which takes time.
+        // MPI would start a daemon for a process that was started alone, which takes time.
         if launched().is_none() {
             return Ok(None);
         }
@@ -102,7 +102,7 @@ impl MpiRanks {
         self.world.size() as usize
     }
 
-    /// Returns every rank's header, by rank. The first rank collects them one by one, so it knows who `came` and who is missing.
+    /// Returns every rank's header, by rank. The first rank collects them one by one and calls `came` for each, so it knows who is missing.
     pub(super) fn headers(&self, own: [u64; 3], came: &dyn Fn(usize)) -> Vec<[u64; 3]> {
         let mut all = vec![0; 3 * self.size()];
         let first = self.world.process_at_rank(0);
@@ -155,7 +155,7 @@ impl MpiRanks {
         MpiChannel { rank: self.rank(), size: self.size() }
     }
 
-    /// Finalises MPI when all ranks are here.
+    /// Finalises MPI once all ranks have reached this call.
     pub(super) fn leave(self) {
         drop(self);
     }

@@ -1,12 +1,12 @@
-//! Replaces MPI in a build without it.
+//! Stub that replaces MPI in builds without it.
 
 use super::launcher::launched;
 use super::{Error, Result};
 
-/// The other ranks, of which there are none: this has no value.
+/// The other ranks of a build without MPI. The type is uninhabited.
 pub(super) enum StubRanks {}
 
-/// Collectives on numbers: this has no value either.
+/// Collectives on numbers of a build without MPI. The type is uninhabited.
 #[derive(Clone, Copy)]
 pub(super) enum StubChannel {}
 

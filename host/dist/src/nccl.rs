@@ -14,13 +14,13 @@ use candle_core::{CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Storage, T
 use half::bf16;
 use std::ops::Range;
 
-/// Values sent at once in bf16, which need a second copy.
+/// Maximum number of values sent at once in bf16, which need a second copy.
 const BUCKET: usize = 1 << 24;
 
-/// Kernels read bf16 values at multiples of this many.
+/// Alignment that kernels need to read bf16 values, in values.
 const ALIGNED: usize = 8;
 
-/// This rank's device, connected to all ranks' devices.
+/// Connection of this rank's device to all ranks' devices.
 pub(super) struct NcclCommunicator {
     comm: Comm,
     device: CudaDevice,
@@ -29,7 +29,7 @@ pub(super) struct NcclCommunicator {
 fn failed(what: &'static str) -> impl Fn(NcclError) -> Error {
     move |NcclError(status)| {
         let detail = match status {
-            // The result of the library's stub if the library is missing.
+            // The library's stub returns this status if the library is missing.
             ncclResult_t::ncclInternalError => {
                 "libnccl.so.2 was not found (host/cuda/README.md says where it is looked for), or NCCL_DEBUG=WARN gives details"
                     .to_owned()
@@ -40,7 +40,7 @@ fn failed(what: &'static str) -> impl Fn(NcclError) -> Error {
     }
 }
 
-/// Makes all the NCCL calls of `calls` as one group. The group is closed even if one fails, since later calls would wait in it.
+/// Runs the NCCL calls of `calls` as one group. The group is closed even if one fails, since later calls would block in it.
 fn grouped(calls: impl FnOnce() -> Result<()>) -> Result<()> {
     group_start().map_err(failed("exchange gradients"))?;
     let called = calls();
@@ -49,7 +49,7 @@ fn grouped(calls: impl FnOnce() -> Result<()>) -> Result<()> {
     closed.map(drop)
 }
 
-/// Sums a tensor in place.
+/// An operation that sums a tensor in place.
 struct AllReduce<'a>(&'a Comm);
 
 impl InplaceOp1 for AllReduce<'_> {
@@ -73,7 +73,7 @@ impl InplaceOp1 for AllReduce<'_> {
 }
 
 impl NcclCommunicator {
-    /// Returns the id by which all ranks find the first.
+    /// Returns the NCCL id with which all ranks find the first.
     ///
     /// # Errors
     /// If NCCL is missing.
@@ -81,7 +81,7 @@ impl NcclCommunicator {
         Ok(Id::new().map_err(failed("begin"))?.internal().to_vec())
     }
 
-    /// Connects to the other ranks. Waits for all of them.
+    /// Connects to the other ranks, waiting for all of them.
     ///
     /// # Errors
     /// If NCCL can't connect them.
@@ -96,7 +96,7 @@ impl NcclCommunicator {
     /// Runs a collective.
     ///
     /// # Errors
-    /// If NCCL fails, or the tensors are divided among the ranks.
+    /// If NCCL fails, or the job needs owned tensors.
     pub(super) fn run(&self, dtype: ReduceDtype, job: CollectiveJob) -> Result<()> {
         match job {
             CollectiveJob::Sum(tensors) => self.sum(dtype, &tensors.iter().collect::<Vec<_>>()),
@@ -106,8 +106,8 @@ impl NcclCommunicator {
         }
     }
 
-    /// Sums f32 tensors on the device over the ranks, in place, with bit-identical results on each rank. Returns when the sums
-    /// are there.
+    /// Sums f32 tensors on the device over the ranks, in place, with bit-identical results on each rank. Returns after the sums have
+    /// arrived.
     ///
     /// # Errors
     /// If NCCL fails.
@@ -125,7 +125,7 @@ impl NcclCommunicator {
         Ok(())
     }
 
-    /// Sums in bf16. NCCL would round each partial sum; here each rank adds up a part of the values in f32.
+    /// Sums in bf16. NCCL would round each partial sum; here each rank sums its part of the values in f32.
     fn sum_rounded(&self, tensor: &Tensor) -> Result<()> {
         let (rank, size) = (self.comm.rank(), self.comm.world_size());
         let whole = tensor.flatten_all().map_err(ops::Error::from)?;
@@ -157,7 +157,7 @@ impl NcclCommunicator {
         Ok(())
     }
 
-    /// Sends each rank its range of bf16 values. Returns the values received from each, as many as it sends.
+    /// Sends each rank its range of bf16 values. Returns the values received from each rank, as many as that rank sends.
     fn exchange(&self, sent: &Tensor, to: impl Fn(usize) -> Range<usize>, from: impl Fn(usize) -> usize) -> Result<Vec<Tensor>> {
         let room = |rank| self.device.alloc_zeros::<bf16>(from(rank).max(1));
         let ranks = 0..self.comm.world_size();

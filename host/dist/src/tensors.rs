@@ -1,4 +1,4 @@
-//! Collectives on tensors: sums for all ranks or for the ranks that own them, and copies of what a rank owns.
+//! Collectives on tensors: sums for all ranks or for a tensor's owner, and broadcasts of owned tensors.
 
 use super::{Channel, Error, Result};
 use crate::config::ReduceDtype;
@@ -6,19 +6,19 @@ use crate::ops;
 use candle_core::Tensor;
 use std::ops::Range;
 
-/// A tensor that each rank has, or has room for, and the rank that owns it.
+/// A tensor that each rank has, or has room for, with the rank that owns it.
 #[derive(Clone, Debug)]
 pub struct OwnedTensor {
-    /// The tensor of this rank.
+    /// This rank's copy of the tensor.
     pub tensor: Tensor,
     /// The owner's rank.
     pub owner: usize,
 }
 
-/// Values exchanged at once: enough that a message's overhead does not count.
+/// Number of values exchanged at once, large enough to make a message's overhead negligible.
 const BUCKET: usize = 1 << 20;
 
-/// Cuts the concatenated values of tensors of these lengths into buckets. An entry says which tensor and which of its values.
+/// Splits the concatenated values of tensors of these lengths into buckets. Each entry holds a tensor's index and a range of its values.
 fn buckets(lengths: &[usize], size: usize) -> Vec<Vec<(usize, Range<usize>)>> {
     let (mut all, mut bucket, mut room) = (Vec::new(), Vec::new(), size);
     for (tensor, &length) in lengths.iter().enumerate() {
@@ -38,8 +38,8 @@ fn buckets(lengths: &[usize], size: usize) -> Vec<Vec<(usize, Range<usize>)>> {
     all
 }
 
-/// Passes the values of all tensors to `exchange`, a bucket at a time, with room for what comes back. With `returns`, that replaces the
-/// values.
+/// Passes the values of all tensors to `exchange` one bucket at a time, with a buffer for its results. With `returns`, the results replace
+/// the values.
 fn in_buckets(tensors: &[&Tensor], returns: bool, mut exchange: impl FnMut(&[f32], &mut [f32])) -> Result<()> {
     let lengths: Vec<usize> = tensors.iter().map(|tensor| tensor.elem_count()).collect();
     let (mut own, mut back) = (Vec::new(), Vec::new());
@@ -60,8 +60,7 @@ fn in_buckets(tensors: &[&Tensor], returns: bool, mut exchange: impl FnMut(&[f32
     Ok(())
 }
 
-/// Sums every rank's values. In bf16, each rank adds up a part of them in f32, so a value is rounded when it is sent, a sum when
-/// it is sent back, and nothing else is.
+/// Sums every rank's values. In bf16, each rank sums a part of them in f32, so only sent values and returned sums are rounded.
 fn reduce(by: Channel, dtype: ReduceDtype, own: &[f32], sums: &mut [f32]) {
     match dtype {
         ReduceDtype::Float32 => by.all_reduce(own, sums),
@@ -76,7 +75,7 @@ fn reduce(by: Channel, dtype: ReduceDtype, own: &[f32], sums: &mut [f32]) {
     }
 }
 
-/// Sums every rank's values for their owner. In bf16, what others send is rounded, and nothing else is.
+/// Sums every rank's values for their owner. In bf16, only the values that other ranks send are rounded.
 fn reduce_to(by: Channel, dtype: ReduceDtype, owner: usize, own: &[f32], sums: &mut [f32]) {
     match dtype {
         ReduceDtype::Float32 => by.reduce(own, sums, owner),
@@ -97,7 +96,7 @@ fn reduce_to(by: Channel, dtype: ReduceDtype, owner: usize, own: &[f32], sums: &
     }
 }
 
-/// Sums f32 tensors over the ranks, in place, with bit-identical results on each; those on a device go through the host.
+/// Sums f32 tensors over the ranks in place, with bit-identical results on each. Tensors on a device go through host memory.
 pub(super) fn sum(by: Channel, dtype: ReduceDtype, tensors: &[&Tensor]) -> Result<()> {
     if tensors.iter().any(|tensor| !tensor.device().is_cpu()) {
         let host = tensors.iter().map(|tensor| ops::on_host(tensor)).collect::<ops::Result<Vec<Tensor>>>()?;
@@ -111,8 +110,8 @@ pub(super) fn sum(by: Channel, dtype: ReduceDtype, tensors: &[&Tensor]) -> Resul
     in_buckets(tensors, true, |own, sums| reduce(by, dtype, own, sums))
 }
 
-/// Sums f32 tensors over the ranks into those of their owners. The others' keep their values, or are freed with `frees`; of freed ones,
-/// a rank adds nothing.
+/// Sums f32 tensors over the ranks into the tensors of their owners. On other ranks, tensors keep their values, or are freed if `frees` is
+/// set. A rank whose tensor is already freed adds nothing.
 pub(super) fn sum_to_owners(by: Channel, dtype: ReduceDtype, tensors: &[OwnedTensor], frees: bool) -> Result<()> {
     tensors.iter().try_for_each(|owned| ops::allocate_values(&owned.tensor))?;
     for (owner, tensors) in by_owner(tensors) {
@@ -125,9 +124,9 @@ pub(super) fn sum_to_owners(by: Channel, dtype: ReduceDtype, tensors: &[OwnedTen
     Ok(())
 }
 
-/// Copies tensors of any type from their owners to all ranks, where they are allocated if they were freed.
+/// Copies tensors of any type from their owners to all ranks, allocating freed ones.
 pub(super) fn broadcast(by: Channel, tensors: &[OwnedTensor]) -> Result<()> {
-    // Others wait for what an owner lacks, too.
+    // Other ranks also wait for the values that an owner lacks.
     let lacks = |owned: &&OwnedTensor| owned.owner == by.rank() && !ops::has_values(&owned.tensor);
     let lacked = tensors.iter().find(lacks);
     tensors.iter().try_for_each(|owned| ops::allocate_values(&owned.tensor))?;

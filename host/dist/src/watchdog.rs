@@ -1,9 +1,9 @@
-//! Watches a rank while it waits for others, so that one that is gone or hangs does not block the rest forever.
+//! Watches a rank while it waits for others, so that a dead or hung rank does not block the rest forever.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the watched thread is doing.
+/// State of the watched thread.
 struct RankWaitState {
     patience: Duration,
     step: u64,
@@ -13,7 +13,7 @@ struct RankWaitState {
 struct RankWait {
     what: &'static str,
     since: Instant,
-    /// Ranks that have not arrived, known to the rank that collects headers.
+    /// Ranks that have not arrived. Known only to the rank that collects headers.
     missing: Vec<usize>,
 }
 
@@ -30,7 +30,7 @@ impl RankWatchdog {
                 std::thread::sleep(Duration::from_millis(200));
                 if let Some(complaint) = watching.watched().complaint(rank) {
                     eprintln!("error: {complaint}");
-                    // Without MPI_Finalize, which would also wait for the others.
+                    // Exits without MPI_Finalize, which would also wait for the others.
                     signal_hook::low_level::exit(1);
                 }
             }
@@ -43,14 +43,14 @@ impl RankWatchdog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets how long to wait for others. The first rank knows who is missing, so the rest wait longer, to let it report first.
+    /// Sets how long to wait for others. The first rank knows who is missing, so the rest wait longer to let it report first.
     pub(super) fn set_patience(&self, seconds: f64, rank: usize) {
         let patience = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let later = Duration::from_secs(if rank == 0 { 0 } else { 2 });
         self.watched().patience = patience.saturating_add(later);
     }
 
-    /// Sets the step named in the message.
+    /// Sets the step that the message names.
     pub(super) fn set_step(&self, step: u64) {
         self.watched().step = step;
     }
@@ -62,7 +62,7 @@ impl RankWatchdog {
         }
     }
 
-    /// Runs `wait`, which waits in `what` for the `missing` ranks, or for any if that is empty.
+    /// Runs `wait`, which blocks in the collective `what` on the `missing` ranks, or on any rank if that is empty.
     pub(super) fn watch<R>(&self, what: &'static str, missing: Vec<usize>, wait: impl FnOnce() -> R) -> R {
         self.watched().waiting = Some(RankWait { what, since: Instant::now(), missing });
         let done = wait();

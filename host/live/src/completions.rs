@@ -1,4 +1,4 @@
-//! Where each completion of a run is in its file, with what they are sorted and selected by.
+//! An index of a run's completions: the offset of each in the file, and the values that they are sorted and filtered by.
 
 use super::tail::{FileTail, TailEvent, open};
 use crate::config::json_lines::{BoundedLine, JsonLinesReader, LONGEST_COMPLETION};
@@ -11,29 +11,29 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Most completions that are listed.
+/// Maximum number of completions in the index.
 const MOST_ENTRIES: usize = 4 << 20;
 
-/// A completion in the file.
+/// A completion in the index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompletionEntry {
-    /// Where its line begins.
+    /// Offset of the completion's line.
     pub place: u64,
-    /// The step that learns from it first.
+    /// First step that trains on the completion.
     pub step: u64,
-    /// The row of the dataset.
+    /// Row of the dataset.
     pub row: u64,
-    /// The sum of its scores, each times its reward's weight; none is not a number.
+    /// Sum of the scores, each times its reward's weight; NaN if there is none.
     pub reward: f32,
-    /// Its advantage, or that of its first token; none is not a number.
+    /// Advantage of the completion, or of its first token; NaN if there is none.
     pub advantage: f32,
-    /// How many tokens were sampled.
+    /// Number of sampled tokens.
     pub tokens: u32,
-    /// Whether a limit cut it off.
+    /// Whether the completion was cut off by a limit.
     pub cut_off: bool,
 }
 
-/// The part of a line that the list needs.
+/// The fields of a line that the index needs.
 #[derive(Deserialize)]
 struct IndexedCompletion {
     step: u64,
@@ -49,14 +49,14 @@ struct IndexedCompletion {
     advantage: Value,
 }
 
-/// The completions of a run.
+/// The index of a run's completions.
 pub struct CompletionIndex {
     tail: FileTail,
-    /// Increases whenever completions that were there are no longer.
+    /// Increases whenever indexed completions become invalid.
     pub generation: u64,
-    /// They, in the order of the file.
+    /// Completions, in the order of the file.
     pub entries: Vec<CompletionEntry>,
-    /// Weights of rewards that are not 1.
+    /// Weights of rewards other than 1.
     pub weights: BTreeMap<String, f64>,
 }
 
@@ -65,19 +65,19 @@ impl CompletionIndex {
         Self { tail: FileTail::new(path, LONGEST_COMPLETION), generation: 0, entries: Vec::new(), weights: BTreeMap::new() }
     }
 
-    /// Returns how much of the file was read, from 0 to 1.
+    /// Returns the fraction of the file that was read, from 0 to 1.
     #[must_use]
     pub fn share(&self) -> f64 {
         self.tail.share()
     }
 
-    /// Returns how many bytes of the file were read.
+    /// Returns the number of bytes that were read.
     #[must_use]
     pub fn place(&self) -> u64 {
         self.tail.place()
     }
 
-    /// Reads what is new. Returns whether all of it was read in time.
+    /// Reads new lines. Returns whether all of them were read in time.
     ///
     /// # Errors
     /// If the file can't be read.
@@ -95,7 +95,7 @@ impl CompletionIndex {
                     entries.pop();
                 }
                 if entries.len() < before {
-                    // What the resume takes again, of that very step.
+                    // Removes completions of the resumed step itself, which is repeated.
                     while entries.last().is_some_and(|last| last.step == head.step) {
                         entries.pop();
                     }
@@ -108,10 +108,10 @@ impl CompletionIndex {
         })
     }
 
-    /// Opens the file to read lines of it.
+    /// Opens the file for reading lines.
     ///
     /// # Errors
-    /// If it can't be read.
+    /// If the file can't be read.
     pub fn open(&self) -> io::Result<JsonLinesReader> {
         Ok(open(self.tail.path(), LONGEST_COMPLETION)?.with_limit(u64::MAX))
     }
@@ -133,7 +133,7 @@ impl IndexedCompletion {
     }
 }
 
-/// Returns the line that begins at a place; none if it is no longer there.
+/// Returns the line at an offset; `None` if it no longer exists.
 ///
 /// # Errors
 /// If the file can't be read.

@@ -1,4 +1,4 @@
-//! The events of a run: what happened, and which versions its plugins had.
+//! The events of a run, and the versions of its plugins.
 
 use super::tail::{FileTail, TailEvent};
 use crate::config::printable;
@@ -10,96 +10,96 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Longest line that is read, and longest name and text that are kept, in bytes.
+/// Maximum length of a line that is read, and of a name and a text in memory, in bytes.
 const LONGEST_LINE: u64 = 1 << 20;
 const LONGEST_NAME: usize = 200;
 const LONGEST_TEXT: usize = 4000;
 
-/// Most keys that the user set.
+/// Maximum number of keys that the user set.
 const MOST_SET: usize = 500;
 
-/// Most events that are kept.
+/// Maximum number of events in memory.
 const MOST_EVENTS: usize = 20_000;
 
 /// An event, as it is shown.
 #[derive(Clone, Debug, Serialize)]
 pub struct EventRow {
-    /// Seconds since 1970.
+    /// Time in seconds since 1970.
     pub time: Option<f64>,
-    /// The name of its kind.
+    /// Name of the event's kind.
     pub kind: String,
-    /// The number of steps done, if it says so.
+    /// Number of steps done, if the event has it.
     pub step: Option<u64>,
-    /// The plugin that it is about; empty if there is none.
+    /// Plugin of the event; empty if there is none.
     pub plugin: String,
-    /// What it says, in one line or several.
+    /// Description, in one or several lines.
     pub text: String,
-    /// The name of the request that it answers.
+    /// Name of the request that the event answers.
     pub request: String,
-    /// Whether a later resume took the run back to before it.
+    /// Whether a later resume undid the event.
     pub undone: bool,
 }
 
-/// A version of a plugin that the run has had or refused.
+/// A version of a plugin that the run has used or rejected.
 #[derive(Clone, Debug)]
 pub struct PluginChange {
-    /// Seconds since 1970.
+    /// Time in seconds since 1970.
     pub time: Option<f64>,
-    /// Whether it was loaded, swapped in, returned to or refused.
+    /// Kind of the change: loaded, swapped in, rolled back to or rejected.
     pub kind: EventKind,
-    /// The number of steps done.
+    /// Number of steps done.
     pub step: u64,
-    /// The plugin's role, if it was loaded.
+    /// Role of the plugin, if it was loaded.
     pub role: String,
-    /// The plugin's name.
+    /// Name of the plugin.
     pub plugin: String,
-    /// The version.
+    /// Version of the plugin.
     pub version: PluginVersion,
-    /// The version that the plugin states.
+    /// Version that the plugin gives itself.
     pub stated: String,
-    /// Its settings.
+    /// Settings of the plugin.
     pub config: Map<String, Value>,
-    /// How its scores of the newest batch differ from its predecessor's, if it was swapped in.
+    /// Comparison of its scores of the newest batch with its predecessor's, if it was swapped in.
     pub shadow: Value,
-    /// How long training waited for a swap.
+    /// Time that training paused for a swap, in milliseconds.
     pub pause_ms: Option<f64>,
-    /// Why it was refused or rolled back.
+    /// Why the version was rejected or rolled back.
     pub reason: String,
-    /// Whether a later resume took the run back to before it.
+    /// Whether a later resume undid the change.
     pub undone: bool,
 }
 
-/// A plugin that the run has.
+/// A plugin of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunPlugin {
-    /// Its name.
+    /// Name of the plugin.
     pub name: String,
-    /// Its role, as in `reward`.
+    /// Role of the plugin, such as `reward`.
     pub role: String,
 }
 
 /// The events of a run.
 pub struct LiveEvents {
     tail: FileTail,
-    /// Increases whenever events that were there are no longer, or changed.
+    /// Increases whenever earlier events are removed or changed.
     pub generation: u64,
     /// The events, oldest first.
     pub all: Vec<EventRow>,
     /// Versions of plugins, oldest first.
     pub changes: Vec<PluginChange>,
-    /// Whether the run waits until somebody requests that it goes on.
+    /// Whether the run is paused until somebody requests that it continue.
     pub paused: bool,
-    /// Whether the last process on the run began or how it ended.
+    /// Last event that began or ended a process of the run.
     pub last: Option<EventKind>,
-    /// The number of steps that the run takes.
+    /// Total number of steps of the run.
     pub max_steps: Option<u64>,
-    /// Seconds since 1970.
+    /// Start of the run, in seconds since 1970.
     pub started: Option<f64>,
-    /// How long processes worked on the run.
+    /// Time that processes worked on the run.
     pub worked: WorkTime,
     /// Keys of the configuration that the user set.
     pub set: Vec<String>,
-    /// Events that were left out for want of room.
+    /// Number of events omitted for lack of space.
     pub left_out: u64,
 }
 
@@ -120,18 +120,18 @@ impl LiveEvents {
         }
     }
 
-    /// Returns how many bytes of the file were read.
+    /// Returns the number of bytes that were read.
     #[must_use]
     pub fn place(&self) -> u64 {
         self.tail.place()
     }
 
-    /// Reads what is new. Returns whether all of it was read in time.
+    /// Reads new lines. Returns whether all of them were read in time.
     ///
     /// # Errors
     /// If the file can't be read.
     pub fn advance(&mut self, until: Instant) -> io::Result<bool> {
-        // Taken out, so that events can be added while it reads.
+        // Taken out of `self`, so that events can be added while reading.
         let mut tail = std::mem::replace(&mut self.tail, FileTail::new(PathBuf::new(), 0));
         let read = tail.advance(until, |piece| match piece {
             TailEvent::Restart => {
@@ -191,7 +191,7 @@ impl LiveEvents {
         });
     }
 
-    /// Returns the plugins that were loaded, rewards first: they are what is changed most.
+    /// Returns the loaded plugins, rewards first, since they are changed most often.
     #[must_use]
     pub fn loaded(&self) -> Vec<RunPlugin> {
         let mut all: Vec<RunPlugin> = Vec::new();
@@ -204,7 +204,7 @@ impl LiveEvents {
         all
     }
 
-    /// Returns the version of a plugin that the run has now.
+    /// Returns the version of a plugin that is in use.
     #[must_use]
     pub fn current(&self, plugin: &str) -> Option<&PluginChange> {
         let is_own =
@@ -212,7 +212,7 @@ impl LiveEvents {
         self.changes.iter().rev().find(is_own)
     }
 
-    /// Returns the names of the algorithm and the rewards that were loaded, the algorithm first.
+    /// Returns the names of the loaded algorithm and rewards, algorithm first.
     #[must_use]
     pub fn plugins(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
@@ -248,7 +248,7 @@ impl LiveEvents {
         self.changes.push(PluginChange {
             time,
             kind,
-            // What a resume loads is in place from the step that it begins with.
+            // A plugin loaded by a resume is in use from the step at which it begins.
             step: event.step.or_else(|| self.all.iter().rev().find_map(|earlier| earlier.step)).unwrap_or(0),
             role: text("role"),
             plugin: text("plugin"),
@@ -263,7 +263,7 @@ impl LiveEvents {
     }
 }
 
-/// Returns a text of several lines, with everything in it visible, in bounded memory.
+/// Returns a text of several lines, with invisible characters made visible, in bounded memory.
 fn lines(text: &str) -> String {
     let mut end = text.len().min(LONGEST_TEXT);
     while !text.is_char_boundary(end) {

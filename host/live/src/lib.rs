@@ -1,6 +1,6 @@
-//! The files of a run as they grow: what was read stays in memory, within limits, and each look reads only what is new.
+//! Follows the files of a run as they grow: everything read stays in memory, within limits, and each refresh reads only new lines.
 //!
-//! For everything that shows a run while it goes on: the page of `rlhost ui`, and `rlhost watch`.
+//! For programs that show a run while it trains: the page of `rlhost ui`, and `rlhost watch`.
 
 mod completions;
 mod events;
@@ -23,42 +23,42 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-/// Longest name of a run, in bytes.
+/// Maximum length of a run's name, in bytes.
 const LONGEST_NAME: usize = 500;
 
-/// A run.
+/// A run whose files are followed.
 pub struct LiveRun {
-    /// Its folder.
+    /// Folder of the run.
     pub path: PathBuf,
-    /// Its metrics.
+    /// Metrics of the run.
     pub metrics: LiveMetrics,
-    /// Its events.
+    /// Events of the run.
     pub events: LiveEvents,
-    /// Its completions.
+    /// Completions of the run.
     pub completions: CompletionIndex,
     settings: SettingsCache,
 }
 
-/// How a run is doing.
+/// The state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunState {
-    /// A process works on it.
+    /// A process is working on the run.
     Running,
-    /// A process works on it, and waits until somebody requests that it goes on.
+    /// A process is paused until somebody requests that it continue.
     Paused,
-    /// It took its last step.
+    /// The run took its last step.
     Finished,
-    /// It was stopped, after a checkpoint.
+    /// The run was stopped, after a checkpoint.
     Stopped,
-    /// It ended with an error.
+    /// The run ended with an error.
     Failed,
-    /// Its process is gone without having said why.
+    /// The run's process is gone without having reported its end.
     Interrupted,
-    /// Nothing has happened.
+    /// The run has no events yet.
     Empty,
 }
 
-/// The settings of a run, and the file that they were read from as it was then.
+/// Cached settings, and the state of their file when they were read.
 #[derive(Default)]
 struct SettingsCache {
     read: Option<(PathBuf, SystemTime, u64)>,
@@ -66,7 +66,7 @@ struct SettingsCache {
 }
 
 impl LiveRun {
-    /// Begins to follow the run in this folder. Nothing is read yet.
+    /// Creates a follower of the run in this folder. Nothing is read yet.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         let files = RunFiles(path);
@@ -79,7 +79,7 @@ impl LiveRun {
         }
     }
 
-    /// Returns the run's settings by their dotted keys; none if they can't be read.
+    /// Returns the run's settings by dotted key; empty if they can't be read.
     pub fn settings(&mut self) -> Arc<BTreeMap<String, String>> {
         let stamp = EffectiveConfig::own_path(&self.path).and_then(|path| {
             let found = path.metadata()?;
@@ -93,7 +93,7 @@ impl LiveRun {
         Arc::clone(&self.settings.values)
     }
 
-    /// Reads what is new of metrics and events. Returns whether all of it was read in time.
+    /// Reads new metrics and events. Returns whether all of them were read in time.
     ///
     /// # Errors
     /// If a file can't be read.
@@ -101,7 +101,7 @@ impl LiveRun {
         Ok(self.events.advance(until)? & self.metrics.advance(until)?)
     }
 
-    /// Reads what is new of the completions. Returns whether all of it was read in time.
+    /// Reads new completions. Returns whether all of them were read in time.
     ///
     /// # Errors
     /// If the file can't be read.
@@ -114,7 +114,7 @@ impl LiveRun {
         self.completions.advance(until)
     }
 
-    /// Returns the steps after which metrics may not be comparable with those before, since a plugin was swapped or its weight changed.
+    /// Returns the steps after which metrics may not be comparable with earlier ones, since a plugin was swapped or its weight changed.
     #[must_use]
     pub fn breaks(&self) -> Vec<u64> {
         const CHANGES: [EventKind; 3] = [EventKind::PluginSwapped, EventKind::PluginRolledBack, EventKind::SettingsChanged];
@@ -125,7 +125,7 @@ impl LiveRun {
         steps.into_iter().collect()
     }
 
-    /// Returns how the run is doing.
+    /// Returns the state of the run.
     #[must_use]
     pub fn state(&self) -> RunState {
         match (is_running(&self.path), self.events.last) {
@@ -139,7 +139,7 @@ impl LiveRun {
         }
     }
 
-    /// Returns the seconds that the run's processes worked on it; none if nothing has happened yet.
+    /// Returns how long the run's processes worked on it, in seconds; `None` if nothing has happened yet.
     #[must_use]
     pub fn seconds(&self, state: RunState) -> Option<f64> {
         let is_at_work = matches!(state, RunState::Running | RunState::Paused);
@@ -147,7 +147,7 @@ impl LiveRun {
         self.events.last.map(|_| self.events.worked.seconds(is_at_work.then(config::now), logged)).or(self.metrics.seconds())
     }
 
-    /// Returns the seconds that a running run has left, as far as its newest steps tell.
+    /// Returns the estimated remaining time of a running run in seconds, based on its newest steps.
     #[must_use]
     pub fn remaining_seconds(&self, state: RunState) -> Option<f64> {
         let step = *self.metrics.steps.last().filter(|_| state == RunState::Running)?;
@@ -156,7 +156,7 @@ impl LiveRun {
 }
 
 impl RunState {
-    /// Returns its name.
+    /// Returns the name of the state.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -171,14 +171,14 @@ impl RunState {
     }
 }
 
-/// Returns the configuration of a run, as far as it can be read.
+/// Returns the configuration of a run; `None` if it can't be read.
 #[must_use]
 pub fn config_of(run: &Path) -> Option<RunConfig> {
     let path = EffectiveConfig::own_path(run).ok()?;
     config::read([path.as_path()], &Overrides::default()).ok()
 }
 
-/// Returns the name of a run's folder alone, printable.
+/// Returns the name of a run's folder without its path, printable.
 #[must_use]
 pub fn folder_name(run: &Path) -> String {
     let path = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());

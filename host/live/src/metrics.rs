@@ -9,47 +9,47 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Longest line that is read, in bytes.
+/// Maximum length of a line that is read, in bytes.
 const LONGEST_LINE: u64 = 1 << 20;
 
-/// Most metrics, and most places for values in all rows together.
+/// Maximum number of metrics, and of values in all rows together.
 const MOST_COLUMNS: usize = 2048;
 const MOST_PLACES: usize = 24 << 20;
 
-/// Most changes of plugins' versions that are kept.
+/// Maximum number of changes of plugins' versions in memory.
 const MOST_CHANGES: usize = 10_000;
 
-/// The metric that counts tokens.
+/// Metric that counts tokens.
 const TOKENS: &str = "num_tokens";
 
 /// The horizontal axis of a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CurveAxis {
-    /// Steps.
+    /// Number of steps.
     Step,
-    /// Seconds that the run's processes worked.
+    /// Working time of the run's processes, in seconds.
     Time,
-    /// Tokens seen.
+    /// Number of tokens seen.
     Tokens,
 }
 
-/// Longest time that counts, in seconds: a file may be anybody's.
+/// Maximum valid time, in seconds: the file may be from anybody.
 const LONGEST_TIME: f64 = 1e12;
 
-/// Makes the seconds that rows have, which each process of a run counts from 0, the seconds that all of them worked.
+/// Converts the rows' times, which each process of a run counts from 0, to the total working time of all processes.
 #[derive(Clone, Copy, Debug, Default)]
 struct RunClock {
-    /// Seconds of the processes before.
+    /// Total of the earlier processes, in seconds.
     before: f64,
-    /// The last row's time.
+    /// Time of the last row.
     last: f64,
-    /// The last step of a training row and of an evaluation.
+    /// Last step of a training row, and of an evaluation row.
     steps: [Option<u64>; 2],
 }
 
 impl RunClock {
-    /// Returns the time of the next row of the file. A process begins where time goes back, or where steps are taken again; an evaluation of
-    /// the same step may have been requested twice.
+    /// Returns the working time at the next row of the file. A new process begins where time decreases or steps are repeated; an evaluation
+    /// of the same step may have been requested twice.
     fn read(&mut self, row: &MetricsRow, time: f64) -> f64 {
         if !(0.0..LONGEST_TIME).contains(&time) {
             return f64::NAN;
@@ -63,63 +63,63 @@ impl RunClock {
     }
 }
 
-/// The metrics of a run. A step's training row and its evaluation's row are one.
+/// The metrics of a run. A step's training row and its evaluation row are merged into one.
 pub struct LiveMetrics {
     tail: FileTail,
-    /// Increases whenever rows that were there are no longer.
+    /// Increases whenever earlier rows are removed.
     pub generation: u64,
-    /// The step of each row.
+    /// Step of each row.
     pub steps: Vec<u64>,
     times: Vec<f64>,
     clock: RunClock,
     kinds: Vec<u8>,
     columns: BTreeMap<String, Vec<f32>>,
-    /// The versions that rows name, from which row on.
+    /// Versions that rows name, each with the index of the first row that names them.
     versions: Vec<(usize, BTreeMap<String, PluginVersion>)>,
-    /// Rows that were left out for want of room.
+    /// Number of rows omitted for lack of space.
     pub left_out: u64,
 }
 
-/// What is wanted of curves.
+/// A query for curves.
 #[derive(Clone, Copy, Debug)]
 pub struct CurveQuery<'a> {
-    /// The horizontal axis.
+    /// Horizontal axis.
     pub axis: CurveAxis,
-    /// Its ends.
+    /// Range of the axis.
     pub ends: (f64, f64),
-    /// About how many points, at most.
+    /// Approximate maximum number of points.
     pub points: usize,
-    /// Steps after which rows are not comparable with those before: no point stands for rows on both sides.
+    /// Steps after which rows are not comparable with earlier ones: no point combines rows from both sides.
     pub breaks: &'a [u64],
 }
 
-/// A curve: its points, and the least and greatest of the rows behind each.
+/// Sampled curves: points, with the minimum and maximum of the rows that each combines.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub struct SampledCurves {
-    /// Where the points are on the axis.
+    /// Position of each point on the axis.
     pub x: Vec<f64>,
-    /// The last step behind each point.
+    /// Last step of each point.
     pub steps: Vec<u64>,
-    /// Seconds that the run's processes worked until that step.
+    /// Working time of the run's processes until that step, in seconds.
     pub times: Vec<Option<f64>>,
-    /// Whether the rows behind a point are of training (1), of an evaluation (2), or both (3): what a step did not measure is no gap.
+    /// Kinds of rows of each point: training (1), evaluation (2), or both (3). A metric that a step did not measure leaves no gap.
     pub kinds: Vec<u8>,
-    /// Values, by the metrics' names.
+    /// Values by metric name.
     pub series: BTreeMap<String, SampledSeries>,
-    /// Rows behind a point.
+    /// Number of rows per point.
     pub per_point: usize,
 }
 
 /// The values of a metric at the points of a curve.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub struct SampledSeries {
-    /// Means of the rows behind each point.
+    /// Mean of each point's rows.
     pub y: Vec<Option<f64>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    /// The least of the rows behind each point, if there are several.
+    /// Minimum of each point's rows, if there are several.
     pub lo: Vec<Option<f64>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    /// The greatest of the rows behind each point, if there are several.
+    /// Maximum of each point's rows, if there are several.
     pub hi: Vec<Option<f64>>,
 }
 
@@ -143,24 +143,24 @@ impl LiveMetrics {
         self.columns.keys()
     }
 
-    /// Returns how much of the file was read, from 0 to 1.
+    /// Returns the fraction of the file that was read, from 0 to 1.
     #[must_use]
     pub fn share(&self) -> f64 {
         self.tail.share()
     }
 
-    /// Returns how many bytes of the file were read.
+    /// Returns the number of bytes that were read.
     #[must_use]
     pub fn place(&self) -> u64 {
         self.tail.place()
     }
 
-    /// Reads what is new. Returns whether all of it was read in time.
+    /// Reads new lines. Returns whether all of them were read in time.
     ///
     /// # Errors
     /// If the file can't be read.
     pub fn advance(&mut self, until: Instant) -> io::Result<bool> {
-        // Taken out, so that rows can be added while it reads.
+        // Taken out of `self`, so that rows can be added while reading.
         let mut tail = std::mem::replace(&mut self.tail, FileTail::new(PathBuf::new(), 0));
         let read = tail.advance(until, |piece| match piece {
             TailEvent::Restart => {
@@ -188,7 +188,7 @@ impl LiveMetrics {
     }
 
     fn add(&mut self, row: &MetricsRow) {
-        // A resumed run takes steps again.
+        // A resumed run repeats steps.
         self.truncate(self.steps.partition_point(|step| *step <= row.step));
         if self.steps.last() != Some(&row.step) {
             if (self.steps.len() + 1).saturating_mul(self.columns.len().max(16)) > MOST_PLACES {
@@ -221,7 +221,7 @@ impl LiveMetrics {
         }
     }
 
-    /// Remembers the versions that a row names, instead of those that an earlier row of its step named.
+    /// Records the versions that a row names. They replace those named by an earlier row of the same step.
     fn name_versions(&mut self, place: usize, row: &MetricsRow) {
         if row.versions.is_empty() {
             return;
@@ -240,13 +240,13 @@ impl LiveMetrics {
         column.iter().rev().find(|value| value.is_finite()).map(|value| rounded(*value))
     }
 
-    /// Returns the seconds of the newest process at its last row.
+    /// Returns the newest process's time at its last row, in seconds.
     #[must_use]
     pub fn seconds_of_process(&self) -> Option<f64> {
         self.seconds().map(|_| self.clock.last)
     }
 
-    /// Returns the seconds that the run's processes worked until the last row.
+    /// Returns the working time of the run's processes until the last row, in seconds.
     #[must_use]
     pub fn seconds(&self) -> Option<f64> {
         self.times.iter().rev().copied().find(|time| time.is_finite())
@@ -278,7 +278,7 @@ impl LiveMetrics {
         }
     }
 
-    /// Returns the steps after which rows name another version of a plugin.
+    /// Returns the steps after which rows name a different version of a plugin.
     pub fn breaks(&self) -> impl Iterator<Item = u64> {
         let differs = |a: &BTreeMap<String, PluginVersion>, b: &BTreeMap<String, PluginVersion>| {
             b.iter().any(|(plugin, own)| a.get(plugin).is_some_and(|old| !old.is_same(own)))
@@ -287,7 +287,7 @@ impl LiveMetrics {
         pairs.map(|pair| self.steps[pair[1].0 - 1])
     }
 
-    /// Returns points of metrics between two ends of the axis. Each is the mean of as many rows.
+    /// Samples metrics in a range of the axis. All points are means of the same number of rows.
     #[must_use]
     pub fn sample(&self, wanted: &dyn Fn(&str) -> bool, sampling: &CurveQuery<'_>) -> SampledCurves {
         let CurveQuery { axis, ends, points, breaks } = *sampling;
@@ -316,7 +316,7 @@ impl LiveMetrics {
         }
     }
 
-    /// Returns the rows from one on as they are, for a page that has those before.
+    /// Returns the rows from an index on, unsampled, for a page that already has the earlier ones.
     #[must_use]
     pub fn appended(&self, from: usize) -> Value {
         let mut values = Map::new();
@@ -351,13 +351,13 @@ impl SampledSeries {
     }
 }
 
-/// Returns a value with the digits that it has in single precision.
+/// Converts a value to double precision with the digits that it has in single precision.
 #[must_use]
 pub fn rounded(value: f32) -> f64 {
     significant(f64::from(value))
 }
 
-/// Returns a number with six significant digits: more can't be seen in a curve.
+/// Rounds a number to six significant digits; a curve can't show more.
 fn significant(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() || value.abs() < 1e-300 {
         return value;
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(sampled.x, [1.0, 2.0]);
         assert_eq!(sampled.series["loss"].y, [Some(4.0), Some(2.5)]);
         assert_eq!(sampled.series["eval_loss"].y, [None, Some(5.0)]);
-        // What a step did not measure is no gap.
+        // A metric that a step did not measure leaves no gap.
         assert_eq!((sampled.kinds, sampled.times), (vec![1, 3], vec![Some(1.0), Some(5.5)]));
         assert_eq!((metrics.last("loss"), metrics.seconds(), metrics.seconds_of_process()), (Some(2.5), Some(5.5), Some(2.5)));
         assert_eq!(metrics.rate(), Some(1.0 / 4.5));
@@ -406,7 +406,7 @@ mod tests {
     fn time_goes_on_where_a_run_resumes() {
         let metrics = read(concat!(
             "{\"step\":10,\"time\":1029.1,\"a\":1}\n{\"step\":10,\"time\":1030,\"eval_a\":1}\n{\"step\":10,\"time\":1031,\"eval_a\":1}\n",
-            // Resumed from step 10, then from step 11 by a process that was slower to begin.
+            // Resumed from step 10, then from step 11 by a process that started more slowly.
             "{\"step\":11,\"time\":1.5,\"a\":1}\n{\"step\":12,\"time\":2.5,\"a\":1}\n{\"step\":12,\"time\":4,\"a\":1}\n",
             "{\"step\":13,\"time\":-1,\"a\":1}\n{\"step\":14,\"time\":1e300,\"a\":1}\n{\"step\":15,\"time\":6,\"a\":1}\n",
         ));

@@ -1,4 +1,4 @@
-//! Reads the lines that were appended to a file since the last look.
+//! Reads the lines appended to a file since the last read.
 
 use crate::config::files;
 use crate::config::json_lines::{BoundedLine, JsonLinesReader};
@@ -7,21 +7,21 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Bytes before the place that was reached, which tell whether the file was written again.
+/// Number of bytes before the current offset that are compared to detect that the file was rewritten.
 const REMEMBERED: usize = 64;
 
-/// Lines between two looks at the clock.
+/// Number of lines between two checks of the time.
 const AT_ONCE: usize = 32;
 
-/// What a look finds.
+/// A result of reading.
 pub(super) enum TailEvent<'a> {
-    /// The file was replaced or cut off: what was read of it does not count.
+    /// The file was replaced or truncated: everything read before is invalid.
     Restart,
-    /// A line, and the place where it begins.
+    /// A line, and its offset.
     Line(u64, &'a [u8]),
 }
 
-/// A file of lines, and how far it was read.
+/// A file of lines, and the offset up to which it was read.
 pub(super) struct FileTail {
     path: PathBuf,
     longest: u64,
@@ -34,23 +34,23 @@ impl FileTail {
         Self { path, longest, place: 0, before: Vec::new() }
     }
 
-    /// Returns how much of the file was read, from 0 to 1.
+    /// Returns the fraction of the file that was read, from 0 to 1.
     pub fn share(&self) -> f64 {
         let length = self.path.metadata().map_or(0, |found| found.len());
         if length == 0 { 1.0 } else { (self.place as f64 / length as f64).min(1.0) }
     }
 
-    /// Returns how many bytes were read.
+    /// Returns the number of bytes that were read.
     pub fn place(&self) -> u64 {
         self.place
     }
 
-    /// Returns the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &PathBuf {
         &self.path
     }
 
-    /// Calls `take` for what is new, until it is late. Returns whether that was all. A missing file has no lines.
+    /// Calls `take` for each new line until the time limit. Returns whether all were read. A missing file has no lines.
     pub fn advance(&mut self, until: Instant, mut take: impl FnMut(TailEvent<'_>)) -> io::Result<bool> {
         let reader = match open(&self.path, self.longest) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -94,7 +94,7 @@ impl FileTail {
         }
     }
 
-    /// Returns whether what was last read is still where it was.
+    /// Returns whether the bytes that were last read are unchanged.
     fn is_as_before(&self) -> bool {
         let read = || -> io::Result<Vec<u8>> {
             let (mut file, mut bytes) = (files::open(&self.path)?, vec![0; self.before.len()]);
@@ -143,7 +143,7 @@ mod tests {
         file.write_all(b"o\nmuch too long for a line here\nthree\n").unwrap();
         assert_eq!(look(&mut tail), ["4 two", "38 three"]);
         assert_eq!((look(&mut tail), tail.share()), (Vec::<String>::new(), 1.0));
-        // Cut off, and written further than before with other lines.
+        // Truncated, and then written beyond the old length with other lines.
         fs::write(&path, "one\nother lines, and more of them\nthan there were, longer\n").unwrap();
         assert_eq!(look(&mut tail)[..2], ["restart", "0 one"]);
         fs::remove_file(&path).unwrap();

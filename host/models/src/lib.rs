@@ -1,4 +1,4 @@
-//! Language models: the decoder ([`model`]), what it generates ([`rollout`]) and how it is updated ([`optim`]).
+//! Language models: the decoder ([`model`]), generation ([`rollout`]) and optimizers ([`optim`]).
 
 pub mod model;
 pub mod optim;

@@ -1,5 +1,5 @@
-//! The activation of a layer's MLP between its wide products and its down projection: `f(gate) * up` (Shazeer 2020, arXiv
-//! 2002.05202), or `f(gate)` alone. Gates and factors are read in f32 or, as a layer may keep them, in bf16.
+//! Activation of an MLP between its gate and up projections and its down projection: `f(gate) * up` (Shazeer 2020, arXiv 2002.05202), or
+//! `f(gate)` alone. Inputs are read in f32 or, as a layer may store them, in bf16.
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -14,39 +14,39 @@ use half::bf16;
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
-/// Values per task.
+/// Number of values per task.
 const CHUNK: usize = 1 << 13;
 
-/// Same, if the threads are awake ([`team::with_team`]).
+/// Number of values per task if the threads are spinning ([`team::with_team`]).
 const SHARED_CHUNK: usize = 1 << 10;
 
 /// The function `f`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
-    /// `x * sigmoid(x)`
+    /// `x * sigmoid(x)`.
     Silu,
     /// `x` times the probability that a standard normal variable is below it (Hendrycks and Gimpel 2016, arXiv 1606.08415).
     Gelu,
     /// GELU with the normal probability approximated by a hyperbolic tangent.
     GeluTanh,
-    /// `x * sigmoid(alpha * x)` of `min(gate, limit)`, times one more than the other factor, which is kept within the limit (gpt-oss).
+    /// `x * sigmoid(alpha * x)` of `min(gate, limit)`, times one plus the up projection, which is clamped to the limit (gpt-oss).
     Clamped {
         /// Factor within the logistic function.
         alpha: f32,
-        /// Largest gate, and largest size of the other factor.
+        /// Maximum gate, and maximum magnitude of the up projection.
         limit: f32,
     },
 }
 
 #[cfg(feature = "cuda")]
 impl Activation {
-    /// Returns the prefix of the names of its kernels on a device.
+    /// Returns the prefix of the names of the activation's kernels on a device.
     pub(super) fn kernel(self) -> &'static str {
         match self {
             Self::Silu => "silu",
             Self::Gelu => "gelu",
             Self::GeluTanh => "gelu_tanh",
-            // Refused before it is asked for.
+            // Rejected before this name is used.
             Self::Clamped { .. } => "clamped",
         }
     }
@@ -81,7 +81,7 @@ fn clamped(x: f32, alpha: f32, limit: f32) -> (f32, f32) {
     (gate * s, if x > limit { 0.0 } else { s + alpha * gate * s * (1.0 - s) })
 }
 
-/// Returns gates and one more than each factor within the limit, in f32.
+/// Returns gates, and one plus each up value, clamped to the limit, in f32.
 fn within(gate: &Tensor, up: Option<&Tensor>, limit: f32) -> Result<(Tensor, Tensor)> {
     Capability::ExpertBiases.require(gate)?;
     let up = up.ok_or_else(|| Error::Shape { op: "activation", detail: "a clamped gate without its factor".into() })?;
@@ -89,7 +89,7 @@ fn within(gate: &Tensor, up: Option<&Tensor>, limit: f32) -> Result<(Tensor, Ten
     Ok((cast(gate, DType::F32)?, from_vec(factors, up.shape(), up.device())?))
 }
 
-/// Returns `f(gate) * up`, elementwise over equal shapes, or `f(gate)`. On the CPU it is in f32 or, if `rounds`, in bf16.
+/// Returns `f(gate) * up`, elementwise over equal shapes, or `f(gate)`. On the CPU, the result is in f32 or, if `rounds`, in bf16.
 pub fn forward(gate: &Tensor, up: Option<&Tensor>, f: Activation, rounds: bool) -> Result<Tensor> {
     if let Activation::Clamped { alpha, limit } = f {
         let (gate, factor) = within(gate, up, limit)?;
@@ -103,7 +103,7 @@ pub fn forward(gate: &Tensor, up: Option<&Tensor>, f: Activation, rounds: bool) 
     }
 }
 
-/// Returns the gradients of `gate` and `up`, given that of the result in f32. On the CPU they are in f32 or, if `rounds`, in bf16.
+/// Returns the gradients of `gate` and `up`, given that of the result in f32. On the CPU, they are in f32 or, if `rounds`, in bf16.
 pub fn backward(
     gate: &Tensor,
     up: Option<&Tensor>,
@@ -124,7 +124,7 @@ pub fn backward(
     }
     on_device!(gate, cuda::activation::backward(gate, up, dy, f.kernel()));
     match f {
-        // In the order in which each has always been multiplied, so that runs keep their bits.
+        // The order of the factors is fixed, so that runs stay bit-identical across versions.
         Activation::Silu | Activation::Clamped { .. } => backward_by(gate, up, dy, silu, |dy, u, slope| dy * u * slope, rounds),
         Activation::Gelu => backward_by(gate, up, dy, gelu, |dy, u, slope| dy * slope * u, rounds),
         Activation::GeluTanh => backward_by(gate, up, dy, gelu_tanh, |dy, u, slope| dy * slope * u, rounds),
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn values_and_slopes_are_those_of_the_definitions() {
-        // By hand, from tables of the normal distribution: x * P(Z < x).
+        // Computed by hand from tables of the normal distribution: x * P(Z < x).
         for (x, want) in [(-2.0f32, -2.0 * 0.022_750_13), (-0.5, -0.5 * 0.308_537_54), (0.0, 0.0), (1.0, 0.841_344_8)] {
             assert!((gelu(x).0 - want).abs() < 2e-7, "gelu({x}) = {}", gelu(x).0);
             assert!((gelu_tanh(x).0 - want).abs() < 5e-4, "an approximation of it");

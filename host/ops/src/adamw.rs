@@ -14,7 +14,7 @@ pub use super::update::{AdamWStep, Parameter};
 /// Returns whether [`update`] would produce a value or moment that is not finite. Reads all four tensors and writes none.
 ///
 /// # Errors
-/// If their sizes differ or they can't be read.
+/// If the sizes differ or a tensor can't be read.
 pub fn overflows(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, s: AdamWStep) -> Result<bool> {
     let s = s.scalars();
     let (ps, gs, ms, vs) = (to_vec(param)?, to_vec(grad)?, to_vec(m)?, to_vec(v)?);
@@ -30,8 +30,8 @@ pub fn overflows(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, s: AdamW
     Ok((0..ps.len()).into_par_iter().any(lost))
 }
 
-/// Updates `param` and the moments `m`, `v` in place from `grad`, in PyTorch's order of operations. All four have the same shape.
-/// If the model computes with a bf16 copy of the parameter, `rounded`, that gets the new values too.
+/// Updates `param` and the moments `m`, `v` in place from `grad`, in PyTorch's order of operations. All four have the same shape. Also
+/// writes the new values to `rounded`, the bf16 copy of the parameter that the model computes with, if given.
 pub fn update(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, rounded: Option<&Tensor>, s: AdamWStep) -> Result<()> {
     let n = param.elem_count();
     if grad.elem_count() != n || m.elem_count() != n || v.elem_count() != n {

@@ -1,9 +1,9 @@
-//! Updates a parameter by AdamW with moments in 8 bits, as bitsandbytes has it (Dettmers et al. 2022, arXiv 2110.02861). CPU only.
+//! Updates a parameter by AdamW with moments in 8 bits, as in bitsandbytes (Dettmers et al. 2022, arXiv 2110.02861). CPU only.
 //!
-//! 256 values share a scale, their largest magnitude, and each is one of 256 multiples of it: the paper's dynamic map, whose steps
-//! shrink from decade to decade towards zero. The first moment's map has a sign, and the second's uses that bit for finer steps. An
-//! update computes in f32 from what the codes stand for, then takes the nearest codes. Like the paper and bitsandbytes' own code
-//! for the CPU; its CUDA kernel also keeps a small negative first moment from becoming zero, though not a positive one.
+//! 256 values share a scale, their largest magnitude, and each is one of 256 multiples of it. The multiples are the paper's dynamic map,
+//! whose steps shrink from decade to decade towards zero. The first moment's map has a sign; the second's uses that bit for finer steps. An
+//! update computes in f32 from the decoded values, then takes the nearest codes. This matches the paper and bitsandbytes' CPU code; its
+//! CUDA kernel also keeps a small negative first moment from becoming zero, though not a positive one.
 
 use super::adamw;
 use super::simd::wide;
@@ -17,36 +17,36 @@ use std::sync::OnceLock;
 /// Number of values that share a scale.
 pub const BLOCK: usize = 256;
 
-/// Blocks per task.
+/// Number of blocks per task.
 const BLOCKS: usize = 64;
 
-/// Decades of the map.
+/// Number of decades of the map.
 const DECADES: i32 = 7;
 
-/// Low bits of an f32 that [`MomentCodebook::cells`] ignores. Cells are then at most 0.4% wide, narrower than any step of a map.
+/// Number of low bits of an f32 that [`MomentCodebook::cells`] ignores. Cells are then at most 0.4% wide, narrower than any step of a map.
 const IGNORED: u32 = 15;
 
-/// Below this magnitude, the nearest value is zero.
+/// Magnitude below which the nearest value is zero.
 const LEAST: f32 = f32::EPSILON;
 
 /// A moment in 8 bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment8Bit<'a> {
-    /// A code for each value of the parameter, u8, in the parameter's shape.
+    /// Code of each value of the parameter, u8, in the parameter's shape.
     pub codes: &'a Tensor,
-    /// The scale of each [`BLOCK`] values, f32.
+    /// Scale of each [`BLOCK`] values, f32.
     pub scales: &'a Tensor,
 }
 
-/// The values that codes stand for.
+/// A map from codes to values.
 struct MomentCodebook {
-    /// By code.
+    /// Value of each code.
     values: [f32; 256],
-    /// The code of zero; the codes below stand for negative values.
+    /// The code of zero. Lower codes represent negative values.
     zero: u8,
-    /// The magnitude above which the next level is nearer, by level; infinite for the last.
+    /// Magnitude above which the next level is nearer, by level; infinite for the last.
     midpoints: Vec<f32>,
-    /// The level of the least magnitude with these high bits, from [`LEAST`] to 1. No cell has two midpoints.
+    /// Level of the smallest magnitude with these high bits, from [`LEAST`] to 1. No cell has two midpoints.
     cells: Vec<u8>,
 }
 
@@ -77,7 +77,7 @@ impl MomentCodebook {
         Self { values, zero, midpoints, cells }
     }
 
-    /// Returns the code of the nearest value, for a value from -1 to 1; of two equally near, the smaller magnitude's.
+    /// Returns the code of the value nearest to `x`, from -1 to 1. Of two equally near values, chooses the smaller magnitude.
     #[inline]
     fn code(&self, x: f32) -> u8 {
         let magnitude = x.abs();
@@ -87,11 +87,11 @@ impl MomentCodebook {
         let cell = ((magnitude.to_bits() - LEAST.to_bits()) >> IGNORED) as usize;
         let first = self.cells[cell.min(self.cells.len() - 1)];
         let level = first + u8::from(magnitude > self.midpoints[usize::from(first)]);
-        // Minus one has no code.
+        // There is no code for -1.
         if x < 0.0 { self.zero.saturating_sub(level) } else { self.zero + level }
     }
 
-    /// Puts values into codes and returns their scale.
+    /// Encodes values and returns their scale.
     #[inline]
     fn encode(&self, values: &[f32], codes: &mut [u8]) -> f32 {
         let scale = values.iter().fold(0f32, |scale, x| scale.max(x.abs()));
@@ -104,14 +104,14 @@ impl MomentCodebook {
     }
 }
 
-/// The maps of the first and of the second moment.
+/// Returns the maps of the first and the second moment.
 fn maps() -> &'static (MomentCodebook, MomentCodebook) {
     static MAPS: OnceLock<(MomentCodebook, MomentCodebook)> = OnceLock::new();
     MAPS.get_or_init(|| (MomentCodebook::new(true), MomentCodebook::new(false)))
 }
 
 impl Moment8Bit<'_> {
-    /// Checks that it fits a parameter of `n` values.
+    /// Returns an error if the moment does not fit a parameter of `n` values.
     fn check(&self, n: usize) -> Result<()> {
         let (codes, scales) = (self.codes.elem_count(), self.scales.elem_count());
         if (codes, scales) != (n, n.div_ceil(BLOCK)) {
@@ -128,7 +128,7 @@ impl Moment8Bit<'_> {
         outcome
     }
 
-    /// Returns what the codes stand for, f32, in their shape.
+    /// Returns the decoded values, f32, in the shape of the codes.
     fn values(&self, map: &MomentCodebook) -> Result<Tensor> {
         self.check(self.codes.elem_count())?;
         let (codes, scales) = (read_as::<u8>(self.codes)?, read(self.scales)?);
@@ -174,7 +174,7 @@ pub fn update(param: &Tensor, grad: &Tensor, m: Moment8Bit<'_>, v: Moment8Bit<'_
     outcome
 }
 
-/// Updates a block, whose moments are codes and a scale.
+/// Updates a block of the parameter, whose moments are codes and a scale.
 fn update_block(ps: &mut [f32], gs: &[f32], m: (&mut [u8], &mut f32), v: (&mut [u8], &mut f32), s: AdamWScalars) {
     let (of_m, of_v) = maps();
     let (mut ms, mut vs) = ([0f32; BLOCK], [0f32; BLOCK]);
@@ -228,7 +228,7 @@ mod tests {
         let mut codes = [9u8; 3];
         assert_eq!((of_m.encode(&[0.0; 3], &mut codes), codes), (0.0, [127; 3]));
         assert_eq!((of_v.encode(&[0.0; 3], &mut codes), codes), (0.0, [0; 3]));
-        // The smallest magnitudes that f32 can hold are scaled like others.
+        // The smallest subnormal f32 values are scaled like others.
         assert_eq!((of_v.encode(&[0.0, 1e-45, 0.5e-44], &mut codes), codes[2]), (0.5e-44, 255));
     }
 }

@@ -3,24 +3,24 @@
 use super::view::Precision;
 use candle_core::Tensor;
 
-/// The two matrices and the factor of their product.
+/// The two matrices of an adapter and the factor of their product.
 #[derive(Clone, Copy)]
 pub struct LowRankAdapter<'a> {
-    /// `[r, in]`
+    /// Matrix `A`, `[r, in]`.
     pub a: &'a Tensor,
-    /// `[out, r]`
+    /// Matrix `B`, `[out, r]`.
     pub b: &'a Tensor,
-    /// `s`
+    /// Factor `s` of the product.
     pub scale: f32,
-    /// Of the products on the CPU, except in [`LowRankAdapter::merged`].
+    /// Precision of the products on the CPU, except in [`LowRankAdapter::merged`].
     pub precision: Precision,
 }
 
-/// Where gradients of the two matrices are added.
+/// Tensors to which the gradients of the two matrices are added.
 #[derive(Clone, Copy)]
 pub struct LowRankGradient<'a> {
-    /// `[r, in]`
+    /// Gradient of `A`, `[r, in]`.
     pub a: &'a Tensor,
-    /// `[out, r]`
+    /// Gradient of `B`, `[out, r]`.
     pub b: &'a Tensor,
 }

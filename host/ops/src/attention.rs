@@ -1,9 +1,8 @@
-//! Causal attention over a forest of segments: a token attends to itself, the earlier tokens of its segment, and all tokens of
-//! the segments that lead to it, as far back as its window reaches.
+//! Causal attention over a forest of segments. A token attends to itself, the earlier tokens of its segment, and all tokens of its prefix
+//! segments, as far back as its window reaches.
 //!
-//! Queries are processed in blocks. A block's scores against each visible run of keys are one matrix product. The forward pass
-//! keeps only the logarithm of each softmax's normaliser; the backward pass recomputes the probabilities (as FlashAttention does,
-//! Dao et al. 2022).
+//! Queries are processed in blocks. A block's scores against each visible run of keys are one matrix product. The forward pass stores only
+//! the logarithm of each softmax's normaliser; the backward pass recomputes the probabilities (as FlashAttention does, Dao et al. 2022).
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -21,26 +20,25 @@ use std::ops::Range;
 
 pub use super::heads::{AttentionConfig, AttentionTensors, Heads};
 
-/// Queries per block.
+/// Number of queries per block.
 const BLOCK: usize = 64;
 
-/// Runs of keys that a segment's queries see: the leading segments' keys and its own up to the query, except those before the
-/// window.
+/// Runs of keys that a segment's queries see: its prefix segments' keys and its own up to the query, except those before the window.
 struct VisibleRuns {
     before: Vec<Range<usize>>,
     own: Range<usize>,
-    /// The place of its first query among all queries.
+    /// Index of the segment's first query among all queries.
     first: usize,
     attention: AttentionConfig,
 }
 
-/// The keys that a block of queries sees.
+/// Keys that a block of queries sees.
 struct BlockKeys {
-    /// Each run with its first column; none is empty.
+    /// Runs of keys, each with its first column. No run is empty.
     runs: Vec<(Range<usize>, usize)>,
     /// Total number of columns.
     total: usize,
-    /// Positions before the first column.
+    /// Number of positions before the first column.
     skipped: usize,
 }
 
@@ -51,23 +49,23 @@ impl VisibleRuns {
         Self { before: runs, first: own.start, own, attention }
     }
 
-    /// Returns those of all segments.
+    /// Returns the visible runs of all segments.
     fn all(forest: &Forest, attention: AttentionConfig) -> Vec<Self> {
         (0..forest.segments().len()).map(|segment| Self::new(forest, segment, attention)).collect()
     }
 
-    /// Returns the places of a block's queries among all queries.
+    /// Returns the indices of a block's queries among all queries.
     fn queries(&self, block: &Range<usize>) -> Range<usize> {
         let first = self.first + block.start - self.own.start;
         first..first + block.len()
     }
 
-    /// Returns the position of a packed place of the segment: the number of tokens in all runs before it.
+    /// Returns the position of a packed index of the segment, that is, the number of tokens in all runs before it.
     fn position(&self, place: usize) -> usize {
         self.before.iter().map(ExactSizeIterator::len).sum::<usize>() + place - self.own.start
     }
 
-    /// Returns the keys for the queries `block` (packed places).
+    /// Returns the keys for the queries `block` (packed indices).
     fn keys(&self, block: &Range<usize>) -> BlockKeys {
         let skipped = self.attention.hidden(self.position(block.start));
         let (mut column, mut position) = (0, 0);
@@ -96,7 +94,7 @@ impl VisibleRuns {
     }
 }
 
-/// Checks the shapes of so many queries and of all keys and values.
+/// Returns an error if the shapes of this many queries and of all keys and values don't fit.
 fn check(q: &Tensor, (k, v): (&Tensor, &Tensor), queries: usize, forest: &Forest, h: Heads) -> Result<()> {
     let n = forest.len();
     let ok = matrix_dims(q) == (queries, h.heads * h.head_dim)
@@ -111,7 +109,7 @@ fn check(q: &Tensor, (k, v): (&Tensor, &Tensor), queries: usize, forest: &Forest
     Err(Error::Shape { op: "attention", detail })
 }
 
-/// Refuses what the device of a tensor has no kernels for.
+/// Returns an error if the device of a tensor lacks the kernels.
 fn require(t: &Tensor, attention: AttentionConfig) -> Result<()> {
     if attention.chunked { Capability::ChunkedAttention.require(t) } else { Ok(()) }
 }
@@ -146,7 +144,7 @@ pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: A
     forward_queries(q, k, v, VisibleRuns::all(forest, attention), |_| true, attention)
 }
 
-/// Computes the heads' outputs and normalisers of [`forward`] for some `rows`; on the CPU, other rows may be zeros.
+/// Computes the heads' outputs and normalisers of [`forward`] for some `rows`. On the CPU, other rows may be zeros.
 pub fn forward_rows(
     q: &Tensor,
     k: &Tensor,
@@ -167,8 +165,8 @@ pub fn forward_rows(
     forward_queries(q, k, v, VisibleRuns::all(forest, attention), |queries| wanted[queries].contains(&true), attention)
 }
 
-/// Computes the heads' outputs and normalisers of [`forward`] for the queries of some `segments` only, `q: [M, H * C]`, in this
-/// order. On the CPU.
+/// Computes the heads' outputs and normalisers of [`forward`] for the queries of some `segments` only, `q: [M, H * C]`, in this order. CPU
+/// only.
 pub fn forward_segments(
     q: &Tensor,
     k: &Tensor,
@@ -188,7 +186,7 @@ pub fn forward_segments(
     forward_queries(q, k, v, visible, |_| true, attention)
 }
 
-/// Computes the outputs of the queries that see these keys, and zeros for blocks of queries that are not `wanted`.
+/// Computes the outputs of the queries that see these keys. Blocks of queries that are not `wanted` get zeros.
 fn forward_queries(
     q: &Tensor,
     k: &Tensor,
@@ -230,7 +228,7 @@ struct QueryBlock<'a> {
     head_index: usize,
 }
 
-/// Writes the outputs of a block of queries of a head and the logarithms of their normalisers. `scores` is room for its scores.
+/// Writes the outputs of a block of queries of a head and the logarithms of their normalisers. `scores` is scratch memory.
 fn block_forward(
     packed: PackedQkv<'_>,
     QueryBlock { visible, block, head_index }: QueryBlock<'_>,
@@ -307,8 +305,8 @@ pub fn backward(
     let out = WeightValues::open(kept.out.into())?;
     let given = AttentionBackward { packed, out: &out, log_sum: &read(kept.log_sum)?, d_out: &read(d_out)?, attention };
     let trees = forest.trees();
-    // One task owns the gradients of one head in one tree. So sums over a prompt's completions need no locks, and always have the same
-    // order, as have those over the heads that share keys and values.
+    // One task owns the gradients of one head in one tree. So sums over a prompt's completions need no locks and have a fixed order, like
+    // the sums over heads that share keys and values.
     let tasks: Vec<(&[usize], usize)> =
         trees.iter().flat_map(|tree| (0..h.heads).map(move |head| (tree.as_slice(), head))).collect();
     // SAFETY: the trees have all tokens, and each task writes all places of its head.
@@ -342,7 +340,7 @@ fn over_heads(values: Vec<f32>, h: Heads) -> Vec<f32> {
     sums
 }
 
-/// What gradients are computed from.
+/// Inputs from which gradients are computed.
 struct AttentionBackward<'a> {
     packed: PackedQkv<'a>,
     out: &'a WeightValues<'a>,
@@ -351,12 +349,12 @@ struct AttentionBackward<'a> {
     attention: AttentionConfig,
 }
 
-/// Room for a block's probabilities, and for the gradients of its scores.
+/// Scratch memory for a block's probabilities and for the gradients of its scores.
 type AttentionScratch = (Vec<f32>, Vec<f32>);
 
 impl AttentionBackward<'_> {
-    /// Writes the gradients of one head in the segments of a tree: of queries, and the head's part of those of keys and values, all
-    /// `[N, H * C]`.
+    /// Writes the gradients of one head in the segments of a tree: of queries, and the head's part of those of keys and values, all `[N, H
+    /// * C]`.
     fn tree_backward(
         &self,
         forest: &Forest,
@@ -380,13 +378,13 @@ impl AttentionBackward<'_> {
         }
     }
 
-    /// Returns whether a head's outputs in a block have a gradient. In the last layer, those of most prompts have none.
+    /// Returns whether a head's outputs in a block have a nonzero gradient. In the last layer, most prompts have none.
     fn has_gradient(&self, block: &Range<usize>, head_index: usize) -> bool {
         let (h, c) = (self.attention.heads.heads, self.attention.heads.head_dim);
         block.clone().any(|token| self.d_out[(token * h + head_index) * c..][..c].iter().any(|d| *d != 0.0))
     }
 
-    /// Adds what a block of queries contributes.
+    /// Adds the contribution of a block of queries.
     fn block_backward(
         &self,
         QueryBlock { visible, block, head_index }: QueryBlock<'_>,
@@ -424,8 +422,8 @@ impl AttentionBackward<'_> {
         }
     }
 
-    /// Replaces the scores of a token's head with its probabilities, and the gradients of the latter with those of the scores, in the
-    /// columns that it sees; in others with zeros.
+    /// In the columns that a token's head sees, replaces its scores with probabilities, and the gradients of probabilities with those of
+    /// scores. Sets other columns to zero.
     fn scores_backward(&self, (token, head): (usize, usize), seen: Range<usize>, p: &mut [f32], ds: &mut [f32]) {
         let (attention, h) = (self.attention, self.attention.heads);
         let own = (token * h.heads + head) * h.head_dim..(token * h.heads + head + 1) * h.head_dim;
@@ -436,7 +434,7 @@ impl AttentionBackward<'_> {
             let (p, ds) = (&mut p[seen.clone()], &mut ds[seen.clone()]);
             attention.bound(p);
             for (p, ds) in p.iter_mut().zip(ds) {
-                // The slope of the bound, where there is one.
+                // The slope of the soft cap, if there is one.
                 let bounded = attention.cap.map_or(0.0, |cap| *p / cap);
                 *p = exp(*p - log_sum);
                 *ds = *p * (*ds - along) * (1.0 - bounded * bounded);

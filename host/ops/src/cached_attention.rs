@@ -1,5 +1,5 @@
-//! Attention of the new tokens of sequences, mostly one each, over cached keys and values. Sequences that continue the same prompt
-//! share its cache and matrix products.
+//! Attention of the new tokens of sequences, mostly one each, over cached keys and values. Sequences that continue the same prompt share
+//! its cache and matrix products.
 
 use super::attention::{AttentionConfig, Heads};
 use super::caches::{PromptCache, SequenceCache};
@@ -11,21 +11,21 @@ use super::team::share;
 use super::{Error, Result, matrix_dims, team};
 use candle_core::Tensor;
 
-/// Query rows of a task at least, if rows that continue a prompt are divided.
+/// Minimum number of query rows per task, if rows that continue a prompt are split.
 const FEWEST_ROWS: usize = 6;
 
-/// Parts that they are divided into at most.
+/// Maximum number of parts that rows are split into.
 const MOST_PARTS: usize = 8;
 
-/// A number that all these numbers of parts divide.
+/// A common multiple of all these numbers of parts.
 const UNITS: usize = 840;
 
 /// Rows of sequences that continue the same prompt.
 pub struct SharedPromptGroup<'a> {
     /// The prompt's cache.
     pub prompt: &'a PromptCache,
-    /// For each row of the batch: its index, the cache of its sequence, which includes all new tokens, and how many positions of
-    /// that it sees, itself included.
+    /// For each row of the batch: its index, the cache of its sequence, which includes all new tokens, and the number of the cache's
+    /// positions that it sees, including its own.
     pub sequences: Vec<CachedSequenceRow<'a>>,
 }
 
@@ -34,7 +34,7 @@ pub fn forward(q: &Tensor, groups: &[SharedPromptGroup<'_>], attention: Attentio
     forward_with_sinks(q, groups, attention, None)
 }
 
-/// Computes the outputs of [`forward`] with one more logit in the softmax of each head, `sinks: [H]`, if they are given.
+/// Computes the outputs of [`forward`] with an additional logit in the softmax of each head, `sinks: [H]`, if given.
 pub fn forward_with_sinks(
     q: &Tensor,
     groups: &[SharedPromptGroup<'_>],
@@ -69,24 +69,24 @@ pub fn forward_with_sinks(
     tensor(out, (b, width))
 }
 
-/// Rows of a sequence that read its cache together, at most.
+/// Maximum number of rows of a sequence that read its cache together.
 const MOST_ROWS: usize = 32;
 
-/// Divides rows into those of one sequence.
+/// Splits rows by sequence.
 fn runs<'a>(rows: &'a [CachedSequenceRow<'a>]) -> impl Iterator<Item = &'a [CachedSequenceRow<'a>]> {
     rows.chunk_by(|a, b| std::ptr::eq(a.1, b.1)).flat_map(|run| run.chunks(MOST_ROWS))
 }
 
-/// Returns the number of positions that any of these rows sees.
+/// Returns the largest number of positions that one of these rows sees.
 fn most_seen(run: &[CachedSequenceRow<'_>]) -> usize {
     run.iter().map(|(_, _, seen)| *seen).max().unwrap_or(0)
 }
 
-/// A row of the batch, the cache of its sequence and the number of positions that it sees.
+/// Index of a row in the batch, the cache of its sequence and the number of positions that it sees.
 pub type CachedSequenceRow<'a> = (usize, &'a SequenceCache, usize);
 
-/// Divides the work into tasks: rows that continue a prompt, and a key/value head. If the threads would have unequal numbers of these,
-/// the rows are divided too.
+/// Divides the work into tasks: rows that continue a prompt, and a key/value head. If threads would get unequal numbers of these, the rows
+/// are split too.
 fn tasks<'a>(groups: &'a [SharedPromptGroup<'a>], h: Heads) -> Vec<(&'a PromptCache, &'a [CachedSequenceRow<'a>], usize)> {
     let (whole, threads) = (groups.len() * h.kv_heads, team::threads());
     let rows = groups.iter().map(|g| g.sequences.len()).max().unwrap_or(0);
@@ -134,7 +134,7 @@ impl CachedAttentionScratch {
         self.out.resize(heads * c, 0.0);
         prompt.scores(&self.q, c, kv, attention.scale, &mut self.shared);
 
-        // Rows of one sequence read its keys together; those that a row does not see get no weight.
+        // Rows of a sequence read its keys together; keys that a row does not see get no weight.
         let runs: Vec<&[CachedSequenceRow<'_>]> = runs(sequences).collect();
         self.own.clear();
         let mut q = &self.q[..];
@@ -176,7 +176,7 @@ impl CachedAttentionScratch {
     }
 }
 
-/// Replaces two runs of scores by the softmax over both together, and over the sink, if there is one.
+/// Replaces two runs of scores with the softmax over both together and over the sink, if there is one.
 #[inline(always)]
 fn normalise(a: &mut [f32], b: &mut [f32], sink: Option<f32>) {
     let top = max(a).max(max(b)).max(sink.unwrap_or(f32::NEG_INFINITY));
@@ -202,13 +202,14 @@ mod tests {
     use crate::view::Precision;
     use half::bf16;
 
-    /// Values as a cache holds them.
+    /// Returns values as a cache stores them.
     fn held(t: &Tensor, precision: Precision) -> Vec<f32> {
         let round = |x: f32| if precision == Precision::Bf16 { bf16::from_f32(x).to_f32() } else { x };
         crate::to_vec(t).unwrap().into_iter().map(round).collect()
     }
 
-    /// Attention of one query over rows of keys and values, in f64. For the first rows, so many, queries and weights are rounded to bf16.
+    /// Computes attention of one query over rows of keys and values, in f64. For the first `rounded` rows, queries and weights are rounded
+    /// to bf16.
     fn attended(q: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, rounded: usize) -> Vec<f64> {
         let round = |x: f32| bf16::from_f32(x).to_f32();
         let query = |i: usize| q.iter().map(move |x| f64::from(if i < rounded { round(*x) } else { *x }));
@@ -238,7 +239,8 @@ mod tests {
 
     #[test]
     fn new_tokens_attend_to_the_prompt_and_to_their_own_positions_as_cached() {
-        // Heads that are whole blocks and not, more queries for a key head than a tile has rows, prompts of no and of many blocks.
+        // Heads that are a multiple of a block and not, more query heads for a key head than a tile has rows, and prompts of no and of many
+        // blocks.
         for (heads, kv_heads, c, prompt, own) in [
             (4, 2, 64, 70, [1, 33]),
             (20, 2, 80, 5, [40, 2]),
@@ -319,7 +321,7 @@ mod tests {
                 truncated.truncate(length);
                 for cache in [whole.prefix(length, 100), truncated] {
                     assert_eq!((cache.len(), cache.bytes()), (alone.len(), alone.bytes()), "{length}");
-                    // Other positions follow than those that were forgotten.
+                    // Positions are appended that differ from the truncated ones.
                     let [longer, wanted] = [cache, alone.clone()].map(|cache| cache_of(85..90, cache));
                     assert_eq!(attended(&longer), attended(&wanted), "{length}, {precision:?}");
                 }

@@ -1,4 +1,4 @@
-//! Keys and values that a generation keeps: of prompts, and of the sequences that continue them.
+//! Key/value caches of a generation: of prompts, and of the sequences that continue them.
 
 use super::lines::{LineValue, OutputTile, ROWS, WeightLines, has_pairs, sums};
 #[cfg(target_arch = "x86_64")]
@@ -15,10 +15,10 @@ use half::bf16;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Keys and values of a prompt in one layer. Keys are stored as `[K, C, P]`, with `P` padded to whole blocks, so that scores are sums
-/// in vector registers without rearranging; values as `[K, P, C]`: rows of all heads would be a page apart, and in the same places of
-/// the caches. In bf16, if the processor multiplies pairs and heads are whole blocks, two neighbours along the summed dimension are
-/// together: keys as `[K, P / BLOCK, C / 2, BLOCK, 2]`, values as `[K, P / 2, C, 2]`.
+/// Keys and values of a prompt in one layer. Keys are stored as `[K, C, P]`, with `P` padded to a multiple of a block, so that scores are
+/// sums in vector registers without rearranging. Values are stored as `[K, P, C]`; in rows of all heads, those of one head would be a page
+/// apart and map to the same cache sets. In bf16, if the processor multiplies pairs and heads are a multiple of a block, pairs of
+/// neighbours along the summed dimension are interleaved: keys as `[K, P / BLOCK, C / 2, BLOCK, 2]`, values as `[K, P / 2, C, 2]`.
 #[derive(Clone, Debug, Default)]
 pub struct PromptCache {
     len: usize,
@@ -52,7 +52,7 @@ impl Default for CacheValues {
 }
 
 impl CacheValues {
-    /// Creates a list for products of this precision, with room for some values.
+    /// Creates a list for products of this precision, with capacity for some values.
     fn with_capacity(precision: Precision, room: usize) -> Self {
         match precision {
             Precision::F32 => Self::F32(Vec::with_capacity(room)),
@@ -76,7 +76,7 @@ impl CacheValues {
         }
     }
 
-    /// Copies the first values, with room for more.
+    /// Copies the first values, with capacity for more.
     fn prefix(&self, length: usize, room: usize) -> Self {
         fn copied<T: Copy>(all: &[T], length: usize, room: usize) -> Vec<T> {
             let mut copy = Vec::with_capacity(room.max(length));
@@ -115,7 +115,7 @@ impl CacheValues {
         }
     }
 
-    /// Replaces column `at` of the lines of [`BLOCK`] from `first` on.
+    /// Replaces column `at` of the lines of [`BLOCK`] values from `first` on.
     fn set_column(&mut self, first: usize, at: usize, values: &[f32]) {
         match self {
             Self::F32(all) => {
@@ -130,17 +130,17 @@ impl CacheValues {
     }
 }
 
-/// Pairs of lines that a task puts together at least.
+/// Minimum number of pairs of lines that a task interleaves.
 const LINES_PER_TASK: usize = 64;
 
-/// Positions whose keys are stored together.
+/// Number of positions whose keys are stored together.
 const BLOCK: usize = WIDTH;
 
-/// Positions for which a sequence's cache reserves memory in advance.
+/// Maximum number of positions for which a sequence's cache reserves memory in advance.
 const MOST_ROOM: usize = 1 << 14;
 
-/// Keys and values of a growing sequence in one layer. Keys are stored in blocks of positions, each `[K * C, BLOCK]`, so that a
-/// block's scores are sums in vector registers; values as rows of `K * C`.
+/// Keys and values of a growing sequence in one layer. Keys are stored in blocks of positions, each `[K * C, BLOCK]`, so that a block's
+/// scores are sums in vector registers; values are rows of `K * C`.
 #[derive(Clone, Debug, Default)]
 pub struct SequenceCache {
     len: usize,
@@ -157,8 +157,7 @@ fn check_rows(k: &Tensor, v: &Tensor, rows: &Range<usize>) -> Result<usize> {
 }
 
 impl PromptCache {
-    /// Creates a cache from rows `rows` of packed `k, v: [N, K * C]`, of heads of `c` values, for products of this
-    /// precision.
+    /// Creates a cache from the rows `rows` of packed `k, v: [N, K * C]`, with heads of `c` values, for products of this precision.
     pub fn new(k: &Tensor, v: &Tensor, rows: Range<usize>, c: usize, precision: Precision) -> Result<Self> {
         let width = check_rows(k, v, &rows)?;
         if c == 0 || !width.is_multiple_of(c) {
@@ -167,7 +166,7 @@ impl PromptCache {
         let (len, range) = (rows.len(), rows.start * width..rows.end * width);
         let turned = transpose_padded(&read(k)?[range.clone()], width, len.next_multiple_of(BLOCK));
         let in_pairs = precision == Precision::Bf16 && c.is_multiple_of(BLOCK) && has_pairs();
-        // The last of an odd number of rows is paired with zeros.
+        // With an odd number of rows, the last is paired with zeros.
         let lines = if in_pairs { len.next_multiple_of(2) } else { len };
         let (values, mut by_head) = (read(v)?, vec![0f32; lines * width]);
         by_head.par_chunks_mut((lines * c).max(1)).enumerate().for_each(|(head, rows)| {
@@ -184,18 +183,18 @@ impl PromptCache {
         Ok(Self { len, k, v, in_pairs })
     }
 
-    /// Returns the number of its positions.
+    /// Returns the number of positions.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether queries and weights are rounded, and multiplied by pairs of values.
+    /// Returns whether queries and weights are rounded and multiplied in pairs of values.
     #[cfg(test)]
     pub(crate) fn in_pairs(&self) -> bool {
         self.in_pairs
     }
 
-    /// Returns the number of its positions, padded.
+    /// Returns the padded number of positions.
     pub(crate) fn padded(&self) -> usize {
         self.len.next_multiple_of(BLOCK)
     }
@@ -267,20 +266,20 @@ impl PromptCache {
     }
 }
 
-/// Writes each row's sums, times `scale`, from the place `first` of its line on.
+/// Writes each row's sums, times `scale`, at the index `first` of its line and after.
 fn put(tile: &OutputTile, into: &mut [f32], line: usize, first: usize, scale: f32) {
     for (into, sums) in into.chunks_exact_mut(line).zip(tile) {
         into[first..first + BLOCK].iter_mut().zip(sums).for_each(|(x, sum)| *x = sum * scale);
     }
 }
 
-/// Returns how many of so many rows are summed together at a time: as many in each tile, since few take nearly as long as many.
+/// Returns how many of `rows` rows are summed together at a time: the same number in each tile, since few rows take nearly as long as many.
 #[cfg(target_arch = "x86_64")]
 fn tile_rows(rows: usize) -> usize {
     rows.div_ceil(rows.div_ceil(ROWS).max(1)).max(1)
 }
 
-/// Cuts lines `[K, C]` of `line` values into blocks: `[K, line / BLOCK, C, BLOCK]`.
+/// Rearranges lines `[K, C]` of `line` values into blocks: `[K, line / BLOCK, C, BLOCK]`.
 fn in_blocks(lines: &[f32], line: usize, c: usize) -> Vec<f32> {
     let mut all = vec![0f32; lines.len()];
     let head = (line * c).max(1);
@@ -294,7 +293,7 @@ fn in_blocks(lines: &[f32], line: usize, c: usize) -> Vec<f32> {
     all
 }
 
-/// Rounds lines of `line` values, an even number, and puts two neighbouring lines together, value by value.
+/// Rounds lines of `line` values, an even number, and interleaves pairs of neighbouring lines.
 fn paired(lines: &[f32], line: usize) -> Vec<bf16> {
     let (values, mut all) = (rounded(lines), vec![bf16::ZERO; lines.len()]);
     all.par_chunks_mut(2 * line).zip(values.par_chunks(2 * line)).with_min_len(LINES_PER_TASK).for_each(|(all, lines)| {
@@ -306,7 +305,7 @@ fn paired(lines: &[f32], line: usize) -> Vec<bf16> {
     all
 }
 
-/// Rounds the first `count` values of each row of `stride`; an odd number is followed by a zero.
+/// Rounds the first `count` values of each row of `stride` values. An odd number is padded with a zero.
 #[cfg(target_arch = "x86_64")]
 fn rounded_rows(rows: &[f32], stride: usize, count: usize) -> Vec<bf16> {
     let even = count.next_multiple_of(2);
@@ -318,8 +317,8 @@ fn rounded_rows(rows: &[f32], stride: usize, count: usize) -> Vec<bf16> {
 }
 
 impl SequenceCache {
-    /// Creates an empty cache for this many positions of `width` = `K * C` and products of this precision. Memory for up to
-    /// [`MOST_ROOM`] positions is reserved now, the rest as they come.
+    /// Creates an empty cache for this many positions of `width` = `K * C` and products of this precision. Memory for up to [`MOST_ROOM`]
+    /// positions is reserved now, the rest as needed.
     pub fn with_capacity(positions: usize, width: usize, precision: Precision) -> Self {
         let room = positions.min(MOST_ROOM).next_multiple_of(BLOCK) * width;
         Self { len: 0, k: CacheValues::with_capacity(precision, room), v: CacheValues::with_capacity(precision, room) }
@@ -339,14 +338,14 @@ impl SequenceCache {
         Ok(())
     }
 
-    /// Copies the first positions, with room for this many in all.
+    /// Copies the first positions, with capacity for `room` positions in all.
     pub fn prefix(&self, positions: usize, room: usize) -> Self {
         let (len, width) = (positions.min(self.len), self.v.len() / self.len.max(1));
         let room = room.min(MOST_ROOM).next_multiple_of(BLOCK) * width;
         Self { len, k: self.k.prefix(len.next_multiple_of(BLOCK) * width, room), v: self.v.prefix(len * width, room) }
     }
 
-    /// Forgets all but the first positions.
+    /// Removes all but the first positions.
     pub fn truncate(&mut self, positions: usize) {
         let (len, width) = (positions.min(self.len), self.v.len() / self.len.max(1));
         self.k.truncate(len.next_multiple_of(BLOCK) * width);
@@ -354,17 +353,17 @@ impl SequenceCache {
         self.len = len;
     }
 
-    /// Returns the bytes of its keys and values.
+    /// Returns the bytes of the keys and values.
     pub fn bytes(&self) -> usize {
         self.k.bytes() + self.v.bytes()
     }
 
-    /// Returns the number of its positions.
+    /// Returns the number of positions.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether it has none.
+    /// Returns whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -397,11 +396,11 @@ impl SequenceCache {
         }
     }
 
-    /// Adds the values of the first `seen` positions, weighted by `p: [heads, seen]`, to `out: [heads, C]`. A row's terms are added in
-    /// the order of the positions, however many rows there are.
+    /// Adds the values of the first `seen` positions, weighted by `p: [heads, seen]`, to `out: [heads, C]`. A row's terms are added in the
+    /// order of the positions, however many rows there are.
     pub(crate) fn add_weighted(&self, out: &mut [f32], (p, seen): (&[f32], usize), c: usize, kv: usize, kv_width: usize) {
         let heads = out.len() / c;
-        // A single row has no use for a tile.
+        // A tile does not help with a single row.
         let whole = if heads > 1 && seen > 0 { c / BLOCK * BLOCK } else { 0 };
         for first in (0..whole).step_by(BLOCK) {
             for (p, out) in p.chunks(ROWS * seen).zip(out.chunks_mut(ROWS * c)) {

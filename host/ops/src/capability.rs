@@ -1,23 +1,23 @@
-//! What a device lacks kernels for, said in one place: where a run is set up, and where an operation is called nevertheless.
+//! Operations that a device may lack kernels for. Checked when a run is set up and when an operation is called.
 
 use super::{Error, Result};
 use candle_core::{Device, Tensor};
 
-/// Largest size of a head that a device's kernels are compiled for; the CPU has no limit.
+/// Maximum head size that a device's kernels are compiled for. The CPU has no limit.
 pub const LARGEST_HEAD: usize = 256;
 
-/// What not every device can compute. The CPU can do all of it.
+/// A capability that a device may lack. The CPU has all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
     /// Products with weights in 8 or 4 bits.
     QuantizedWeights,
     /// Products with weights in another precision than the pass's.
     StoredWeights,
-    /// Generation with weights in a precision of its own.
+    /// Generation with weights in a precision other than the model's.
     RolloutPrecision,
     /// Biases of an adapter and adapters of routers.
     AdapterBiases,
-    /// Modules that are trained whole beside an adapter.
+    /// Modules that are fully trained with an adapter.
     WholeModules,
     /// Magnitudes of adapted weights (DoRA).
     Magnitudes,
@@ -47,7 +47,7 @@ pub enum Capability {
     ExpertBiases,
     /// Layers that carry a state instead of attending.
     RecurrentLayers,
-    /// Weights, gradients and moments that processes divide among them.
+    /// Weights, gradients and moments sharded over processes.
     DividedModels,
 }
 
@@ -76,7 +76,7 @@ impl Capability {
         Self::DividedModels,
     ];
 
-    /// Returns whether there are kernels for it on an NVIDIA device.
+    /// Returns whether there are kernels for the capability on an NVIDIA device.
     const fn has_kernels(self) -> bool {
         match self {
             Self::QuantizedWeights
@@ -102,7 +102,7 @@ impl Capability {
         }
     }
 
-    /// Returns its name, as it follows "kernels for".
+    /// Returns the capability's name, as it follows "kernels for".
     pub const fn name(self) -> &'static str {
         match self {
             Self::QuantizedWeights => "quantized weights",
@@ -128,17 +128,17 @@ impl Capability {
         }
     }
 
-    /// Returns whether a device can compute it.
+    /// Returns whether a device has the capability.
     pub fn is_on(self, device: &Device) -> bool {
         device.is_cpu() || self.has_kernels()
     }
 
-    /// Returns why a device can't compute it; nothing if it can.
+    /// Returns why a device lacks the capability; `None` if it has it.
     pub fn refusal(self, device: &Device) -> Option<String> {
         (!self.is_on(device)).then(|| format!("a device has no kernels for {} yet", self.name()))
     }
 
-    /// Refuses an operation on a tensor whose device can't compute it.
+    /// Returns an error if a tensor's device lacks the capability.
     pub(super) fn require(self, t: &Tensor) -> Result<()> {
         if self.is_on(t.device()) {
             return Ok(());

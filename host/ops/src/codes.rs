@@ -1,4 +1,4 @@
-//! The formats of quantized weights: what codes and scales stand for.
+//! Formats of quantized weights: how codes and scales encode values.
 
 use super::matrix_dims;
 #[cfg(target_arch = "x86_64")]
@@ -6,13 +6,13 @@ use super::simd;
 use candle_core::Tensor;
 use std::mem::MaybeUninit;
 
-/// Weights that share a scale in 4 bits.
+/// Number of weights that share a scale in 4 bits.
 pub(super) const BLOCK: usize = 64;
 
-/// Largest code in 8 bits.
+/// Maximum code in 8 bits.
 pub(super) const LARGEST_CODE: f32 = 127.0;
 
-/// The factor by which bitsandbytes multiplies products of codes and scales.
+/// Factor by which bitsandbytes multiplies products of codes and scales.
 pub(super) const CODE_STEP: f32 = 1.0 / 127.0;
 
 /// The 16 values of NF4, from bitsandbytes.
@@ -35,28 +35,28 @@ pub(super) const NF4: [f32; 16] = [
     1.0,
 ];
 
-/// How weights are stored.
+/// A format of quantized weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuantizationScheme {
-    /// In 8 bits.
+    /// 8-bit integers with a scale for each output.
     Int8,
-    /// In 4 bits.
+    /// 4-bit NF4 with a scale for each block.
     Nf4,
 }
 
 /// A quantized weight `[out, in]`.
 #[derive(Clone, Copy, Debug)]
 pub struct QuantizedWeight<'a> {
-    /// In 8 bits `[out, in]`, in 4 bits `[out, in / 2]`, as bytes.
+    /// Codes as bytes: `[out, in]` in 8 bits, `[out, in / 2]` in 4 bits.
     pub codes: &'a Tensor,
-    /// f32, one for each output or for each block.
+    /// Scales in f32, one for each output or each block.
     pub scales: &'a Tensor,
     /// The format of the codes.
     pub scheme: QuantizationScheme,
 }
 
 impl QuantizedWeight<'_> {
-    /// Returns outputs and inputs.
+    /// Returns the numbers of outputs and inputs.
     pub(super) fn dims(&self) -> (usize, usize) {
         let (d_out, bytes) = matrix_dims(self.codes);
         (d_out, bytes * self.scheme.codes_per_byte())
@@ -80,7 +80,7 @@ impl QuantizationScheme {
         }
     }
 
-    /// Writes the weights starting with `first`, in row-major order.
+    /// Decodes the weights starting with `first`, in row-major order.
     pub(super) fn widen(self, codes: &[u8], scales: &[f32], d_in: usize, first: usize, out: &mut [MaybeUninit<f32>]) {
         let group = if self == Self::Int8 { d_in } else { BLOCK };
         let (mut at, mut rest) = (first, out);
@@ -97,10 +97,10 @@ impl QuantizationScheme {
     }
 }
 
-/// Returns the largest magnitude, NaN if a value is.
+/// Returns the largest magnitude, or NaN if a value is NaN.
 pub(super) fn largest(values: &[f32]) -> f32 {
     let mut most = 0;
-    // Magnitudes have the order of their bits, whose maximum has no order of its own.
+    // Magnitudes are ordered like their bits, and the maximum of integers does not depend on the order of evaluation.
     super::simd::wide!(for x in values {
         most = (x.to_bits() & 0x7fff_ffff).max(most);
     });
@@ -116,7 +116,7 @@ pub(super) fn codes_of_8_bits(values: &[f32], scale: f32, codes: &mut [u8]) {
 
 pub(super) fn codes_of_4_bits(values: &[f32], scale: f32, codes: &mut [u8]) {
     let factor = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-    // The nearest value, the lower one if both are as near.
+    // Finds the nearest value, or the lower one if both are equally near.
     let code = |x: &f32| NF4.windows(2).filter(|pair| x * factor > (pair[0] + pair[1]) / 2.0).count() as u8;
     for (byte, pair) in codes.iter_mut().zip(values.chunks(2)) {
         *byte = code(&pair[0]) << 4 | pair.get(1).map_or(0, code);
@@ -129,7 +129,7 @@ fn widen_8_bits(codes: &[u8], scale: f32, out: &mut [MaybeUninit<f32>]) {
     });
 }
 
-/// Writes weights of one block, starting at this position among all codes.
+/// Decodes weights of one block, starting at this position among all codes.
 fn widen_4_bits(codes: &[u8], scale: f32, at: usize, out: &mut [MaybeUninit<f32>]) {
     let values = NF4.map(|x| x * scale);
     let (first, rest) = out.split_at_mut(at % 2);
@@ -154,7 +154,7 @@ fn widen_4_bits(codes: &[u8], scale: f32, at: usize, out: &mut [MaybeUninit<f32>
     }
 }
 
-/// Looks up eight codes at a time, half of the values in a register each.
+/// Looks up eight codes at a time, with half of the values in each of two registers.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn avx2(codes: &[u8], values: &[f32; 16], out: &mut [MaybeUninit<f32>]) {
@@ -165,7 +165,7 @@ fn avx2(codes: &[u8], values: &[f32; 16], out: &mut [MaybeUninit<f32>]) {
     for (codes, out) in codes.as_chunks::<4>().0.iter().zip(out.as_chunks_mut::<8>().0) {
         let codes = _mm256_srlv_epi32(_mm256_set1_epi32(i32::from_le_bytes(*codes)), shifts);
         let (below, above) = (_mm256_permutevar8x32_ps(low, codes), _mm256_permutevar8x32_ps(high, codes));
-        // A code's highest bit says which half.
+        // A code's highest bit selects the half.
         let half = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes));
         // SAFETY: there is room for eight values.
         unsafe { _mm256_storeu_ps(out.as_mut_ptr().cast(), _mm256_blendv_ps(below, above, half)) };

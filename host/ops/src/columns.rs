@@ -1,7 +1,7 @@
-//! Joint projections: several matrices that share an input are stored as one matrix, whose output is split.
+//! Joint projections: several matrices that share an input are stored as one, whose output is split.
 //!
-//! A row of outputs is one or more groups, each with parts of these widths in turn: Phi 3 has one group of all query, key and
-//! value heads, GPT-NeoX a group for each head.
+//! A row of outputs consists of groups, each with parts of these widths in turn. Phi 3 has one group of all query, key and value heads;
+//! GPT-NeoX has a group for each head.
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -29,7 +29,7 @@ pub fn split(x: &Tensor, widths: &[usize]) -> Result<Vec<Tensor>> {
     widths.iter().map(part).collect()
 }
 
-/// Joins parts into one matrix: the inverse of [`split`], and its transpose.
+/// Joins parts into one matrix. This is the inverse of [`split`], and its transpose.
 pub fn join(parts: &[&Tensor], widths: &[usize]) -> Result<Tensor> {
     let n = parts.first().map_or(0, |part| matrix_dims(part).0);
     let groups = parts.first().map_or(0, |part| matrix_dims(part).1 / widths.first().copied().unwrap_or(1).max(1));

@@ -1,10 +1,11 @@
-//! Causal convolutions of each value by itself over the last few tokens (depthwise), and LFM2's gated short convolution, which is one
-//! between two gates: `u = b * x`, `s[t] = sum of w[i] u[t - i] + bias`, `y = c * s`.
+//! Causal depthwise convolutions over the last few tokens, and LFM2's gated short convolution, which is one between two gates: `u = b * x`,
+//! `s[t] = sum of w[i] u[t - i] + bias`, `y = c * s`.
 //!
-//! In a forest, the tokens before a segment's first are the last of its prefix; before the first of a text there are zeros. What a
-//! sequence needs of its past is a state of fixed size: `u` of its last tokens.
+//! In a forest, the tokens before a segment's first are the last ones of its prefix; before a text's first token there are zeros. A
+//! sequence's past is a state of fixed size: `u` of its last tokens.
 //!
-//! Shapes: a kernel is `[D, 1, K]`, the weight of the token itself last; rows of a gated convolution have `b`, `c` and `x`: `[N, 3 D]`.
+//! Shapes: a kernel is `[D, 1, K]`, with the weight of the token itself last. Rows of a gated convolution consist of `b`, `c` and `x`: `[N,
+//! 3 D]`.
 
 use super::capability::Capability;
 use super::elementwise::cast;
@@ -16,31 +17,31 @@ use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Columns of a task of the backward pass.
+/// Number of columns per task of the backward pass.
 const COLUMNS: usize = 64;
 
 /// The parameters of a convolution.
 #[derive(Clone, Copy, Debug)]
 pub struct Convolution<'a> {
-    /// `[D, 1, K]`
+    /// Kernel, `[D, 1, K]`.
     pub weight: &'a Tensor,
-    /// `[D]`
+    /// Bias, `[D]`.
     pub bias: Option<&'a Tensor>,
 }
 
-/// Where the gradients of a convolution's parameters go, if they are trained.
+/// Tensors to which the gradients of a convolution's parameters are added, if they are trained.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConvolutionGradient<'a> {
-    /// `[D, 1, K]`
+    /// Gradient of the kernel, `[D, 1, K]`.
     pub weight: Option<&'a Tensor>,
-    /// `[D]`
+    /// Gradient of the bias, `[D]`.
     pub bias: Option<&'a Tensor>,
 }
 
-/// A convolution's parameters, by the distance of the token that each weighs.
+/// A convolution's parameters, by the distance of the token that they weigh.
 pub(super) struct Taps {
     pub d: usize,
-    /// `[K, D]`: those of the token itself, then those of the one before it, and so on.
+    /// Weights, `[K, D]`: those of the token itself, then those of the one before it, and so on.
     weights: Vec<f32>,
     bias: Vec<f32>,
 }
@@ -61,12 +62,12 @@ impl Taps {
         Ok(Self { d, weights, bias })
     }
 
-    /// Returns the number of tokens that are summed.
+    /// Returns the number of summed tokens.
     pub(super) fn count(&self) -> usize {
         self.weights.len() / self.d
     }
 
-    /// Adds the part of the token at a distance, whose input is `u`, in these columns.
+    /// Adds the term of the token at a distance, whose input is `u`, in these columns.
     #[inline(always)]
     fn add(&self, distance: usize, columns: &Range<usize>, u: &[f32], sum: &mut [f32]) {
         let weights = &self.weights[distance * self.d..][columns.clone()];
@@ -75,7 +76,7 @@ impl Taps {
         }
     }
 
-    /// Computes the sums `[N, D]` for all rows of a forest, or those of some `segments` in this order, from the inputs `us: [N, D]` of
+    /// Computes the sums `[N, D]` for all rows of a forest, or for those of some `segments` in this order, from the inputs `us: [N, D]` of
     /// all rows.
     pub(super) fn sums(&self, us: &[f32], forest: &Forest, segments: Option<&[usize]>) -> Vec<f32> {
         let (d, rows) = (self.d, rows(forest, segments));
@@ -102,7 +103,7 @@ impl Taps {
     ) -> Result<Vec<f32>> {
         let rows = rows(forest, None);
         let mut of_parameters = Vec::new();
-        // A task owns some columns of everything. So sums over what continues a prompt need no locks, and always have the same order.
+        // A task owns some columns of all tensors. So sums over continuations of a prompt need no locks and have a fixed order.
         // SAFETY: the tasks write all columns of all rows, each its own.
         let d_us = unsafe {
             filled(us.len(), |to| {
@@ -162,7 +163,7 @@ impl Taps {
     }
 }
 
-/// A row of a forest: its place, its segment, and how many tokens of the segment are before it.
+/// A row of a forest: its index, its segment, and the number of the segment's tokens before it.
 #[derive(Clone, Copy)]
 struct ForestRow {
     place: usize,
@@ -181,7 +182,7 @@ fn rows(forest: &Forest, segments: Option<&[usize]>) -> Vec<ForestRow> {
     }
 }
 
-/// Checks the rows of a gated convolution, and returns its parameters.
+/// Checks the rows of a gated convolution and returns its parameters.
 fn gated(joined: &Tensor, convolution: Convolution<'_>, forest: Option<&Forest>) -> Result<Taps> {
     let (taps, (n, width)) = (Taps::new(convolution)?, matrix_dims(joined));
     if width != 3 * taps.d || forest.is_some_and(|forest| forest.len() != n) {
@@ -267,12 +268,12 @@ pub fn backward(
     tensor(d_joined, (n, 3 * d))
 }
 
-/// What a convolution needs of the tokens of a text so far: the inputs of the last ones, `[K - 1, D]`, oldest first.
+/// State of a convolution after a text: the inputs of its last tokens, `[K - 1, D]`, oldest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConvolutionState(Vec<f32>);
 
 impl ConvolutionState {
-    /// Returns the state after a text, which is rows `rows` of `joined: [N, 3 D]`.
+    /// Returns the state after a text, given as the rows `rows` of `joined: [N, 3 D]`.
     pub fn from_text(joined: &Tensor, rows: Range<usize>, convolution: Convolution<'_>) -> Result<Self> {
         let taps = gated(joined, convolution, None)?;
         if rows.end > matrix_dims(joined).0 {
@@ -292,12 +293,12 @@ impl ConvolutionState {
         Self(state)
     }
 
-    /// Returns whether it is one of this convolution.
+    /// Returns whether the state fits this convolution.
     pub(super) fn fits(&self, taps: &Taps) -> bool {
         self.0.len() == (taps.count() - 1) * taps.d
     }
 
-    /// Computes the sum of a new token, whose input is `u`, and takes it in.
+    /// Computes the sum of a new token with input `u`, and adds the token to the state.
     pub(super) fn step(&mut self, taps: &Taps, u: &[f32], sum: &mut [f32]) {
         let (d, Self(past)) = (taps.d, self);
         wide!({
@@ -315,8 +316,8 @@ impl ConvolutionState {
     }
 }
 
-/// Computes the results `[N, D]` for new tokens of sequences, `joined: [N, 3 D]`, sequence by sequence, and advances the states. Each
-/// state comes with the number of its sequence's new tokens.
+/// Computes the results `[N, D]` for new tokens of sequences, `joined: [N, 3 D]`, sequence by sequence, and advances the states. Each state
+/// comes with the number of its sequence's new tokens.
 pub fn step(joined: &Tensor, convolution: Convolution<'_>, states: &mut [(&mut ConvolutionState, usize)]) -> Result<Tensor> {
     let taps = gated(joined, convolution, None)?;
     let ((n, _), d) = (matrix_dims(joined), taps.d);
@@ -357,13 +358,13 @@ mod tests {
         forest
     }
 
-    /// The rows of each whole text, and how many of them are no other text's.
+    /// Returns the rows of each complete text, and the number of them that no other text contains.
     fn texts() -> Vec<(Vec<usize>, usize)> {
         let prompt = || 0..40;
         vec![(prompt().chain(40..49).collect(), 49), (prompt().chain(49..52).collect(), 3), (vec![52, 53], 2)]
     }
 
-    /// The definition, for a whole text `[T, 3 D]`, by candle's operations.
+    /// Computes the definition for a complete text `[T, 3 D]`, by candle's operations.
     fn defined(joined: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> candle_core::Result<Tensor> {
         let (t, k) = (joined.dim(0)?, w.dim(2)?);
         let part = |i: usize| joined.narrow(1, i * D, D);
@@ -441,7 +442,7 @@ mod tests {
             for prompt in [1, 2, 6] {
                 let state = ConvolutionState::from_text(&joined, 0..prompt, convolution).unwrap();
                 let (mut first, mut second) = (state.clone(), state);
-                // One reads two tokens and then one, the other one at a time.
+                // One sequence reads two tokens and then one, the other one at a time.
                 for (new, counts, texts) in
                     [([8u32, 9, 10], [2, 1], [vec![8, 9], vec![10]]), ([10, 7, 11], [1, 2], [vec![8, 9, 10], vec![10, 7, 11]])]
                 {

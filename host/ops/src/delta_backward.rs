@@ -10,7 +10,7 @@ use super::view::MatrixView;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// The gradients of what the rule reads, in the same places.
+/// Gradients of the rule's inputs, in the same layout.
 pub(super) struct DeltaRuleGradients {
     pub rows: Vec<f32>,
     pub decays: Vec<f32>,
@@ -24,7 +24,7 @@ struct SegmentChunk {
     chunk: DeltaChunk,
 }
 
-/// The gradients of a chunk of one head.
+/// Gradients of a chunk of one head.
 struct ChunkGradients {
     q: Vec<f32>,
     k: Vec<f32>,
@@ -33,7 +33,7 @@ struct ChunkGradients {
     betas: Vec<f32>,
 }
 
-/// Replaces the gradient of a normalised head by that of the head.
+/// Replaces the gradient of a normalised head with that of the head.
 #[inline(always)]
 fn normalise_backward(x: &[f32], scale: f32, d: &mut [f32]) {
     let factor = (dot(x, x) + EPSILON).sqrt().recip();
@@ -57,7 +57,7 @@ impl DeltaRuleInputs<'_> {
         };
         let to = [&mut gradients.rows, &mut gradients.decays, &mut gradients.betas].map(|all| SharedPointer::new(all));
         let trees = forest.trees();
-        // One task owns a key head and the value heads that it serves in one tree, so sums need no locks and always have the same order.
+        // One task owns a key head and its value heads in one tree, so sums need no locks and have a fixed order.
         let tasks: Vec<(&[usize], usize)> =
             trees.iter().flat_map(|tree| (0..h.keys).map(move |head| (tree.as_slice(), head))).collect();
         tasks.into_par_iter().for_each(|(tree, key_head)| {
@@ -78,7 +78,7 @@ impl DeltaRuleInputs<'_> {
         gradients
     }
 
-    /// Adds the gradients of a value head in a tree; those of queries and keys are still those of normalised ones.
+    /// Adds the gradients of a value head in a tree. Those of queries and keys are with respect to normalised ones.
     fn tree_backward(
         &self,
         forest: &Forest,
@@ -131,7 +131,7 @@ impl DeltaRuleInputs<'_> {
         }
     }
 
-    /// Returns the gradients of a chunk and replaces that of the state after it by that of the state before it.
+    /// Returns the gradients of a chunk, and replaces that of the state after it with that of the state before it.
     fn chunk_backward(
         &self,
         chunk: &DeltaChunk,
@@ -145,14 +145,14 @@ impl DeltaRuleInputs<'_> {
         let left: Vec<f32> = chunk.sums.iter().map(|sum| decay_factor(*sum)).collect();
         let of_row = |row: usize| &d_out[row * width + head * value_dim..][..value_dim];
         let d_out: Vec<f32> = rows.clone().flat_map(|row| of_row(row).iter().copied()).collect();
-        // Their parts cancel nearly.
+        // The terms nearly cancel, hence f64.
         let mut d_sums = vec![0f64; len];
         let read = state.iter().zip(&*d_state).map(|(x, d)| f64::from(*x) * f64::from(*d)).sum::<f64>();
         d_sums[len - 1] = f64::from(left[len - 1]) * read;
         let d_right = chunk.written_backward(&d_out, d_state, &mut d_sums);
         let PairGradients { scores, system, mut betas } = chunk.pairs_backward(&d_out, &d_right, &mut d_sums);
 
-        // Readings of the state before the chunk: by queries, and by keys of what they correct.
+        // Reads of the state before the chunk: by queries, and by keys in their corrections.
         let (mut d_of_q, mut d_of_k, mut d_v) = (d_out.clone(), d_right.clone(), d_right.clone());
         for i in 0..len {
             let own = i * value_dim..(i + 1) * value_dim;
@@ -184,7 +184,7 @@ impl DeltaRuleInputs<'_> {
         d_state.iter_mut().for_each(|x| *x *= left[len - 1]);
         product(d_state, WriteMode::Add, queries.t(), d_of_q);
         product(d_state, WriteMode::Add, keys.t(), d_of_k);
-        // A sum holds the decays of all tokens up to its own.
+        // A sum contains the decays of all tokens up to its own.
         for i in (1..len).rev() {
             d_sums[i - 1] += d_sums[i];
         }
@@ -194,16 +194,16 @@ impl DeltaRuleInputs<'_> {
 
 /// Gradients of the products of pairs of tokens, `[L, L]`, and of the corrections through them.
 struct PairGradients {
-    /// Of queries and keys.
+    /// Gradients of products of queries and keys.
     scores: Vec<f32>,
-    /// Of keys and keys.
+    /// Gradients of products of keys and keys.
     system: Vec<f32>,
     betas: Vec<f32>,
 }
 
 impl DeltaChunk {
-    /// Returns the gradient of the right side of the triangular system, which what tokens write solves, and adds those of the sums of
-    /// decays. It is read by later tokens of the chunk, and by the state after it.
+    /// Returns the gradient of the right side of the triangular system, whose solution is the written values, and adds those of the sums of
+    /// decays. Later tokens of the chunk and the state after it read the written values.
     fn written_backward(&self, d_out: &[f32], d_state: &[f32], d_sums: &mut [f64]) -> Vec<f32> {
         let (len, value_dim) = (self.len, self.written.len() / self.len);
         let mut d_written = vec![0f32; self.written.len()];
@@ -232,8 +232,7 @@ impl DeltaChunk {
         d_written
     }
 
-    /// Returns the gradients of products of pairs, given those of the outputs and of the right side, and adds those of the sums of
-    /// decays.
+    /// Returns the gradients of products of pairs, given those of the outputs and of the right side, and adds those of the sums of decays.
     fn pairs_backward(&self, d_out: &[f32], d_right: &[f32], d_sums: &mut [f64]) -> PairGradients {
         let len = self.len;
         let (mut scores, mut system, mut betas) = (vec![0f32; len * len], vec![0f32; len * len], vec![0f32; len]);

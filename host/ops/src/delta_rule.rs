@@ -1,15 +1,15 @@
-//! The gated delta rule (Yang et al. 2025, arXiv 2412.06464) over a forest of segments. Each head has a state `S: [K, V]`, which a
-//! token decays and corrects: `S <- exp(g) S`, then `S <- S + k (beta (v - k S))`, and reads: `o = q S`.
+//! The gated delta rule (Yang et al. 2025, arXiv 2412.06464) over a forest of segments. Each head has a state `S: [K, V]`. A token decays
+//! the state, `S <- exp(g) S`, corrects it, `S <- S + k (beta (v - k S))`, and reads it, `o = q S`.
 //!
-//! Tokens are computed in chunks. Within one, with `G` the sum of `g` up to a token, what its tokens write, `w`, solves a triangular
-//! system, and everything else is matrix products:
+//! Tokens are computed in chunks. In a chunk, with `G` the sum of `g` up to a token, the values `w` that its tokens write solve a
+//! triangular system, and everything else is matrix products:
 //!
 //! - `w_i = beta_i (v_i - exp(G_i) k_i S - sum over j < i of A_ij w_j)`, with `A_ij = exp(G_i - G_j) k_i k_j`
 //! - `o_i = exp(G_i) q_i S + sum over j <= i of P_ij w_j`, with `P_ij = exp(G_i - G_j) q_i k_j`
 //! - the next state is `exp(G_L) S + sum over j of exp(G_L - G_j) k_j w_j`
 //!
-//! A segment starts from the state at the end of its prefix. The backward pass keeps the states at the beginnings of chunks, which it
-//! computes again, and nothing else. Sums are f32.
+//! A segment starts from the state at the end of its prefix. The backward pass recomputes the states at the beginnings of chunks and stores
+//! nothing else. Sums are f32.
 
 use super::forest::Forest;
 use super::gemm::{WriteMode, matmul};
@@ -20,18 +20,18 @@ use super::view::{MatrixView, Precision};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Tokens of a chunk.
+/// Number of tokens per chunk.
 const CHUNK: usize = 64;
 
-/// Added to the sum of squares where queries and keys are normalised.
+/// Epsilon added to the sum of squares when queries and keys are normalised.
 pub(super) const EPSILON: f32 = 1e-6;
 
 /// Numbers and sizes of heads. Each key head serves as many value heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaHeads {
-    /// Heads of queries and of keys.
+    /// Number of query heads and of key heads.
     pub keys: usize,
-    /// Heads of values, and states.
+    /// Number of value heads and of states.
     pub values: usize,
     /// Size of a query or key head, `K`.
     pub key_dim: usize,
@@ -67,7 +67,7 @@ impl DeltaHeads {
     }
 }
 
-/// What the rule reads of each token.
+/// Inputs of the rule for each token.
 #[derive(Clone, Copy)]
 pub(super) struct DeltaRuleInputs<'a> {
     pub heads: DeltaHeads,
@@ -75,18 +75,18 @@ pub(super) struct DeltaRuleInputs<'a> {
     pub rows: &'a [f32],
     /// Logarithms of decays, `[N, values]`.
     pub decays: &'a [f32],
-    /// `[N, values]`
+    /// Correction rates `beta`, `[N, values]`.
     pub betas: &'a [f32],
 }
 
-/// A chunk of one head, with what its state reads. Rows are tokens.
+/// A chunk of one head, with the results that depend on its initial state. Rows are tokens.
 pub(super) struct DeltaChunk {
     pub len: usize,
     /// Normalised queries, times the scale, and keys: `[L, K]`.
     pub q: Vec<f32>,
     pub k: Vec<f32>,
     pub betas: Vec<f32>,
-    /// `G`
+    /// Sums of decays, `G`.
     pub sums: Vec<f64>,
     /// `A` without its diagonal, and `P`: `[L, L]`, zero above the diagonal.
     pub system: Vec<f32>,
@@ -94,12 +94,12 @@ pub(super) struct DeltaChunk {
     /// `q S` and `k S`, `[L, V]`.
     pub of_q: Vec<f32>,
     pub of_k: Vec<f32>,
-    /// `w`, `[L, V]`.
+    /// Written values `w`, `[L, V]`.
     pub written: Vec<f32>,
 }
 
-/// Returns what is left after decays with this sum of logarithms. Sums have more digits: those of a chunk are many times what is left of
-/// a difference.
+/// Returns the factor that remains after decays with this sum of logarithms. Sums are f64, since those of a chunk are many times larger
+/// than a difference of two.
 #[inline(always)]
 pub(super) fn decay_factor(sum: f64) -> f32 {
     exp(sum as f32)
@@ -112,7 +112,7 @@ fn normalise(from: &[f32], scale: f32, to: &mut [f32]) {
     to.iter_mut().zip(from).for_each(|(to, x)| *to = x * factor);
 }
 
-/// Replaces the first row vector by itself minus `factor` times another.
+/// Subtracts `factor` times a row vector from the first.
 #[inline(always)]
 pub(super) fn subtract(from: &mut [f32], factor: f32, other: &[f32]) {
     from.iter_mut().zip(other).for_each(|(x, y)| *x = (-factor).mul_add(*y, *x));
@@ -187,7 +187,7 @@ impl DeltaRuleInputs<'_> {
         DeltaChunk { len, q, k, betas, sums, system, scores, of_q, of_k, written }
     }
 
-    /// Computes the output `[V]` of a head for one token, and advances its state.
+    /// Computes the output `[V]` of a head for one token and advances its state.
     pub(super) fn token(&self, row: usize, head: usize, state: &mut [f32], out: &mut [f32]) {
         let DeltaHeads { keys, values, key_dim, value_dim } = self.heads;
         let (key_head, kept) = (head / (values / keys), exp(self.decays[row * values + head]));
@@ -219,7 +219,7 @@ impl DeltaRuleInputs<'_> {
         (0..segment.len().div_ceil(CHUNK)).map(move |i| start + i * CHUNK..end.min(start + (i + 1) * CHUNK))
     }
 
-    /// Computes the outputs `[N, value_width]` of the segments that `wanted` has, and the states `[values, K, V]` at the end of all.
+    /// Computes the outputs `[N, value_width]` of the `wanted` segments, and the states `[values, K, V]` at the end of all segments.
     pub(super) fn forward(&self, forest: &Forest, wanted: &[bool], out: SharedPointer) -> Vec<Vec<f32>> {
         let DeltaHeads { values, value_dim, .. } = self.heads;
         let (size, width) = (self.heads.state(), self.heads.value_width());
@@ -280,7 +280,7 @@ impl DeltaChunk {
         self.sums[self.len - 1]
     }
 
-    /// Returns rows, each times what is left of it at the end of the chunk.
+    /// Returns rows, each times the decay from its token to the end of the chunk.
     pub(super) fn decayed_to_end(&self, rows: &[f32]) -> Vec<f32> {
         let mut left = rows.to_vec();
         for (row, sum) in left.chunks_exact_mut(rows.len() / self.len).zip(&self.sums) {
@@ -290,7 +290,7 @@ impl DeltaChunk {
         left
     }
 
-    /// Replaces the state before the chunk by that after it.
+    /// Replaces the state before the chunk with that after it.
     pub(super) fn advance(&self, state: &mut [f32], value_dim: usize) {
         let left = decay_factor(self.last());
         state.iter_mut().for_each(|x| *x *= left);
@@ -318,7 +318,7 @@ pub(super) mod tests {
         forest
     }
 
-    /// The rows of each whole text, and how many of them at its end are no earlier text's.
+    /// Returns the rows of each complete text, and the number of rows at its end that no earlier text contains.
     pub fn texts() -> Vec<(Vec<u32>, usize)> {
         vec![((0..220).collect(), 220), ((0..150).chain(220..230).collect(), 10), (vec![230], 1)]
     }
@@ -327,7 +327,7 @@ pub(super) mod tests {
         x.broadcast_div(&(x.sqr()?.sum_keepdim(D::Minus1)? + f64::from(EPSILON))?.sqrt()?)
     }
 
-    /// The definition, token by token, for a whole text, in f64.
+    /// Computes the definition token by token, for a complete text, in f64.
     pub fn defined(rows: &Tensor, decays: &Tensor, betas: &Tensor) -> Result<Tensor> {
         let (t, h) = (rows.dim(0)?, HEADS);
         let [rows, decays, betas] = [rows, decays, betas].map(|x| x.to_dtype(DType::F64).unwrap());
@@ -366,7 +366,7 @@ pub(super) mod tests {
         let (forest, h) = (forest(), HEADS);
         let n = forest.len();
         let rows = Var::from_tensor(&random(&[n, h.row_width()])).unwrap();
-        // Some decays are next to nothing, some forget nearly everything.
+        // Some decays are negligible, some forget nearly everything.
         let decays = Var::from_tensor(&random(&[n, h.values]).affine(1.5, 0.0).unwrap().exp().unwrap().neg().unwrap()).unwrap();
         let betas = Var::from_tensor(&random(&[n, h.values]).affine(0.2, 0.5).unwrap()).unwrap();
         let d_out = random(&[n, h.value_width()]);

@@ -56,7 +56,7 @@ pub fn open(index: usize) -> Result<Device> {
     Ok(Device::new_cuda(index)?)
 }
 
-/// Returns the peak device memory of this process so far, in bytes; `None` for the CPU, or if the driver does not say.
+/// Returns the peak device memory of this process so far, in bytes; `None` for the CPU, or if the driver does not report it.
 pub fn peak_memory(device: &Device) -> Option<u64> {
     match device {
         #[cfg(feature = "cuda")]
@@ -65,7 +65,7 @@ pub fn peak_memory(device: &Device) -> Option<u64> {
     }
 }
 
-/// Waits until a tensor's device has finished all its work. Its errors are reported then.
+/// Waits until a tensor's device has finished all its work, and reports its errors.
 pub fn wait_for(t: &Tensor) -> Result<()> {
     on_device!(t, Ok(t.device().synchronize()?));
     let _ = t;

@@ -1,4 +1,4 @@
-//! Sends an operation to where its tensors are.
+//! Dispatches an operation to the device of its tensors.
 
 /// Returns the device's result of an operation if the tensor is on a device.
 macro_rules! on_device {

@@ -1,5 +1,5 @@
-//! Divergences between two models' distributions of the next token over the whole vocabulary, computed from hidden states and output
-//! matrices in tiles (`tiles.rs`), so that neither model's complete `[M, V]` logits ever exist.
+//! Divergences between two models' distributions of the next token over the whole vocabulary. They are computed from hidden states and
+//! output matrices in tiles (`tiles.rs`), so neither model's complete `[M, V]` logits ever exist.
 //!
 //! With the distributions `p` of the student and `q` of the teacher, `beta` selects the divergence of Agarwal et al. 2023 (arXiv
 //! 2306.13649), as TRL has it:
@@ -17,14 +17,14 @@ use super::{Capability, Error, Result, logprob, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-/// A model's predictions, as what its logits are computed from.
+/// A model's predictions, as the inputs of its logits.
 #[derive(Clone, Copy)]
 pub struct Predictions<'a> {
     /// Hidden states, `[M, D]`.
     pub hidden: &'a Tensor,
     /// Output matrix, `[V, D]`.
     pub output: &'a Tensor,
-    /// How products of both become logits.
+    /// Scale and soft cap that turn products of both into logits.
     pub scale: LogitScale,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Predictions<'a> {
     }
 }
 
-/// The divergence of two models' distributions at each of `M` rows, with what its backward pass needs.
+/// Divergence of two models' distributions at each of `M` rows, with what its backward pass needs.
 #[derive(Clone, Debug)]
 pub struct Divergence {
     kind: DivergenceKind,
@@ -43,16 +43,16 @@ pub struct Divergence {
     /// Logarithms of the student's and the teacher's normalisers, `[M]` each.
     student_log_sums: Vec<f32>,
     teacher_log_sums: Vec<f32>,
-    /// Divergences of the student from what it is compared with, teacher or mixture, `[M]`; zero where the gradient needs none.
+    /// Divergences of the student from the teacher or mixture that it is compared with, `[M]`; zero where the gradient does not need them.
     of_student: Vec<f32>,
 }
 
-/// A divergence by its `beta`.
+/// Kind of divergence, selected by `beta`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum DivergenceKind {
     Forward,
     Reverse,
-    /// With `beta`, and the logarithms of `1 - beta` and of `beta`.
+    /// Mixed divergence, with `beta` and the logarithms of `1 - beta` and of `beta`.
     Mixed {
         beta: f32,
         ln_student: f32,
@@ -77,7 +77,7 @@ fn ln_mixture(a: f32, b: f32) -> f32 {
     top + ln_1p(exp(low - top))
 }
 
-/// Returns `p * x`, or zero where `p` is: also where `x` is infinite.
+/// Returns `p * x`, or zero if `p` is zero, even if `x` is infinite.
 #[inline(always)]
 fn weighted(p: f32, x: f32) -> f32 {
     if p > 0.0 { p * x } else { 0.0 }
@@ -104,14 +104,14 @@ fn check(student: &Predictions<'_>, teacher: &Predictions<'_>, beta: f64) -> Res
 /// vocabulary. The student's statistics are those of [`logprob::forward`] for the same predictions over the whole vocabulary.
 ///
 /// # Errors
-/// If sizes differ, or on a device.
+/// If sizes differ, or the tensors are on a device.
 pub fn forward(student: Predictions<'_>, stats: &logprob::TokenStats, teacher: Predictions<'_>, beta: f64) -> Result<Divergence> {
     let (m, vocab) = check(&student, &teacher, beta)?;
     if stats.log_sum.len() != m {
         let detail = format!("statistics of {} rows for {m} predictions", stats.log_sum.len());
         return Err(Error::Shape { op: "divergence", detail });
     }
-    // The normaliser is the same whatever the target.
+    // The normaliser does not depend on the target.
     let teacher_log_sums = logprob::forward(teacher.hidden, teacher.output, &vec![0; m], teacher.scale, None)?.log_sum;
     let kind = DivergenceKind::new(beta);
     let mut divergence = Divergence {
@@ -144,11 +144,11 @@ impl Divergence {
         &self.values
     }
 
-    /// Returns the gradient of the student's hidden states, `[M, D]`, and adds that of its output matrix to the f32 `d_output`, if
-    /// given. `d_values` are the loss's derivatives by the divergences. The predictions are those of the forward pass.
+    /// Returns the gradient of the student's hidden states, `[M, D]`, and adds that of its output matrix to the f32 `d_output`, if given.
+    /// `d_values` are the loss's derivatives with respect to the divergences. The predictions are those of the forward pass.
     ///
     /// # Errors
-    /// If sizes differ, or on a device.
+    /// If sizes differ, or the tensors are on a device.
     pub fn backward(
         &self,
         student: Predictions<'_>,
@@ -187,7 +187,7 @@ impl Divergence {
     }
 }
 
-/// What is known of a tile's rows, padded like its lines.
+/// Values of a tile's rows, padded like its lines.
 struct DivergenceRows {
     kind: DivergenceKind,
     student_log_sums: Vec<f32>,
@@ -212,7 +212,7 @@ impl DivergenceRows {
         }
     }
 
-    /// Returns what some lines of both models' logits add to each row's divergence, and to that of the student alone.
+    /// Returns the terms that some lines of both models' logits add to each row's divergence, and to that of the student alone.
     fn sums(&self, student: &[f32], teacher: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let line = self.student_log_sums.len();
         let (mut values, mut own) = (vec![0f32; line], vec![0f32; line]);
@@ -256,7 +256,7 @@ impl DivergenceRows {
         });
     }
 
-    /// Replaces some lines of the student's logits by the loss's derivatives with respect to them.
+    /// Replaces some lines of the student's logits with the loss's derivatives with respect to them.
     fn gradients(&self, student: &mut [f32], teacher: &[f32]) {
         match self.kind {
             DivergenceKind::Forward => self.replace(student, teacher, |ln_p, ln_q, _| exp(ln_p) - exp(ln_q)),
@@ -268,8 +268,8 @@ impl DivergenceRows {
         }
     }
 
-    /// Replaces each of the student's logits by a slope, given both log-probabilities and the student's divergence, times its row's
-    /// derivative.
+    /// Replaces each of the student's logits with a slope times its row's derivative. The slope depends on both log-probabilities and the
+    /// student's divergence.
     #[inline(always)]
     fn replace(&self, student: &mut [f32], teacher: &[f32], slope: impl Fn(f32, f32, f32) -> f32) {
         let line = self.student_log_sums.len();
@@ -333,7 +333,7 @@ mod tests {
         z.iter().map(|z| z - ln_sum).collect()
     }
 
-    /// The definition, over whole rows.
+    /// Computes the definition over complete rows.
     fn naive(p: &[f64], q: &[f64], beta: f64) -> f64 {
         let kl = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a.exp() * (a - b)).sum::<f64>();
         if beta == 0.0 {
@@ -422,7 +422,7 @@ mod tests {
             };
             let (_, d_hidden, d_output) = run(&case, beta, &d_values, DType::F32);
             close(&format!("d hidden, beta {beta}"), &d_hidden, &slopes(&case.h[0], &|h| loss(h, &case.w[0])));
-            // Gradients are added to what is there.
+            // Gradients are added to the existing values.
             let own: Vec<f32> = d_output.iter().map(|d| d - 1.0).collect();
             let largest = own.iter().fold(0f32, |most, x| most.max(x.abs()));
             let want = slopes(&case.w[0], &|w| loss(&case.h[0], w));

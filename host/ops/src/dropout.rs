@@ -1,5 +1,5 @@
-//! Dropout whose random numbers depend on what is dropped: a key, the text up to each token, and the feature. So the same values
-//! are dropped however rows are packed, split or recomputed. CPU only.
+//! Dropout whose random numbers depend only on a key, the text up to each token, and the feature. So the same values are dropped however
+//! rows are packed, split or recomputed. CPU only.
 
 use super::simd::wide;
 use super::slices::{read, tensor, write};
@@ -7,18 +7,18 @@ use super::{Error, Forest, Result, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-/// Which values of a packed input are dropped.
+/// Selects the values of a packed input that are dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct DropoutMask<'a> {
     /// A number for each row, from [`Forest::texts`].
     pub rows: &'a [u64],
     /// Distinguishes masks of the same rows.
     pub key: u64,
-    /// Probability with which a value is dropped; less than 1.
+    /// Dropout probability, less than 1.
     pub p: f64,
 }
 
-/// Values of a row that are decided together.
+/// Number of values of a row that are decided together.
 const LANES: usize = 16;
 
 /// Mixes a number so that all its bits depend on all of them (the finalizer of SplitMix64, Steele et al. 2014).
@@ -31,7 +31,7 @@ pub fn mixed_bits(x: u64) -> u64 {
 }
 
 impl Forest {
-    /// Returns a number for each token that almost surely differs from others' unless the texts up to them are equal.
+    /// Returns a number for each token. Numbers almost surely differ unless the texts up to the tokens are equal.
     pub fn texts(&self) -> Vec<u64> {
         let mut texts: Vec<u64> = vec![0; self.len()];
         for segment in self.segments() {
@@ -46,12 +46,12 @@ impl Forest {
 }
 
 impl DropoutMask<'_> {
-    /// Combines each value of a row with its counterpart: `keep` if that is kept, otherwise `drop`.
+    /// Combines each value of a row with its counterpart, by `keep` if it is kept and by `drop` otherwise.
     fn combine(&self, row: usize, from: &[f32], into: &mut [f32], keep: impl Fn(f32, f32) -> f32, drop: impl Fn(f32) -> f32) {
         let begin = mixed_bits(self.rows[row] ^ self.key);
         let dropped = (self.p * 2f64.powi(32)) as u32;
         wide!(for (i, (into, from)) in into.chunks_mut(LANES).zip(from.chunks(LANES)).enumerate() {
-            // Each number decides about two neighbours.
+            // Each number decides for two neighbours.
             let mut pairs = [0u64; LANES / 2];
             for (pair, bits) in pairs.iter_mut().enumerate() {
                 *bits = mixed_bits(begin.wrapping_add((i * LANES / 2 + pair) as u64));
@@ -63,10 +63,10 @@ impl DropoutMask<'_> {
         });
     }
 
-    /// Returns `x: [N, in]` with values dropped and the others scaled by `1 / (1 - p)`. The gradient of this is the same map.
+    /// Returns `x: [N, in]` with some values dropped and the others scaled by `1 / (1 - p)`. The gradient is the same map.
     ///
     /// # Errors
-    /// If there is not a number for each row, or `x` is not on the CPU.
+    /// If the number of rows differs, or `x` is not on the CPU.
     pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let (rows, width) = self.sizes(x)?;
         let (read, scale) = (read(x)?, self.scale());
@@ -78,7 +78,7 @@ impl DropoutMask<'_> {
         tensor(out, x.shape())
     }
 
-    /// Adds what [`DropoutMask::apply`] returns for `d` to `dx`.
+    /// Adds the result of [`DropoutMask::apply`] for `d` to `dx`.
     ///
     /// # Errors
     /// As [`DropoutMask::apply`].

@@ -12,7 +12,7 @@ use candle_core::{DType, Device, Shape, Tensor};
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
-/// Creates a tensor of these f32 values.
+/// Creates an f32 tensor of these values.
 pub fn from_vec(values: Vec<f32>, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
     match device {
         Device::Cpu => tensor(values, shape),
@@ -37,7 +37,7 @@ pub fn zeros_like(t: &Tensor) -> Result<Tensor> {
     tensor(zeros, t.shape())
 }
 
-/// Returns the values in f32 in host memory, unaffected by later changes.
+/// Returns a copy of the values in f32 in host memory, which later changes don't affect.
 pub fn on_host(t: &Tensor) -> Result<Tensor> {
     match t.device() {
         Device::Cpu => Ok(t.copy()?),
@@ -51,7 +51,7 @@ pub fn copied(t: &Tensor) -> Result<Tensor> {
     Ok(t.copy()?)
 }
 
-/// Converts the values to another precision. Returns the same tensor if it has that one.
+/// Converts the values to another precision. Returns the same tensor if it already has that precision.
 pub fn cast(t: &Tensor, dtype: DType) -> Result<Tensor> {
     on_device!(t, cuda::cast(t, dtype));
     match (t.dtype(), dtype) {
@@ -68,7 +68,7 @@ pub fn interpolate(own: &Tensor, other: &Tensor, alpha: f64) -> Result<Tensor> {
     Ok(((own * (1.0 - alpha))? + (other * alpha)?)?)
 }
 
-/// Copies a tensor's values out in f32, in row-major order.
+/// Copies a tensor's values to a vector in f32, in row-major order.
 pub fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
     on_device!(t, cuda::to_vec(t));
     Ok(WeightValues::open(t.into())?.all(t.elem_count()))

@@ -26,8 +26,7 @@ pub fn forward(table: &Tensor, tokens: &[u32]) -> Result<Tensor> {
     tensor(out, (tokens.len(), d))
 }
 
-/// Adds row `i` of `dy: [N, D]` to row `tokens[i]` of `d_table`, which is f32. The tokens are those of a [`forward`] over the
-/// same table.
+/// Adds row `i` of `dy: [N, D]` to row `tokens[i]` of the f32 `d_table`. The tokens are those of a [`forward`] over the same table.
 pub fn backward(tokens: &[u32], dy: &Tensor, d_table: &Tensor) -> Result<()> {
     on_device!(dy, cuda::rows::scatter_add(d_table, dy, tokens));
     let (_, d) = matrix_dims(d_table);

@@ -1,7 +1,7 @@
 //! Errors of operations.
 
-/// Errors of operations. Shapes are the callers' invariants, so all but [`Error::OutOfMemory`] and [`Error::Device`] indicate a bug or a
-/// device that lacks an implementation, not a user's mistake.
+/// An error of an operation. Shapes are the callers' invariants, so all variants but [`Error::OutOfMemory`] and [`Error::Device`] indicate
+/// a bug or a device that lacks an implementation, not a user's mistake.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An error of candle (allocation, dtype, device).
@@ -45,7 +45,7 @@ impl Error {
 
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
-        // Errors of the driver come as text.
+        // Errors of the driver are text.
         let said = error.to_string();
         let full = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"].iter().any(|status| said.contains(status));
         if full { Self::OutOfMemory } else { Self::Candle(error) }

@@ -1,4 +1,4 @@
-//! Biases of experts, `[E, out]`, on sorted rows; on the CPU.
+//! Biases of experts, `[E, out]`, on sorted rows. CPU only.
 
 use super::experts::Routes;
 use super::slices::{read, write};
@@ -6,7 +6,7 @@ use super::{Capability, Error, Result, matrix_dims};
 use candle_core::Tensor;
 
 impl Routes {
-    /// Checks the shapes of sorted rows and of experts' biases; returns their width.
+    /// Checks the shapes of sorted rows and of experts' biases. Returns their width.
     fn width(&self, rows: &Tensor, biases: &Tensor) -> Result<usize> {
         Capability::ExpertBiases.require(rows)?;
         let ((n, width), (experts, out)) = (matrix_dims(rows), matrix_dims(biases));
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn each_row_has_the_bias_of_its_expert() {
         let of = |values: &[[f32; 2]]| Tensor::from_slice(&values.concat(), (values.len(), 2), &Device::Cpu).unwrap();
-        // The first token goes to the second expert, the others to the first: their rows come first.
+        // The first token goes to the second expert, the others to the first, whose rows come first.
         let routes = Routes::new(&of(&[[0.0, 1.0], [4.0, 0.0], [3.0, 0.0]]), Routing::new(1, true), None).unwrap();
         assert_eq!(routes.tokens(), [1, 2, 0]);
         let (rows, biases) = (of(&[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), of(&[[0.5, -1.0], [10.0, 20.0]]));

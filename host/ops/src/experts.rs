@@ -1,8 +1,8 @@
-//! A mixture of experts (Shazeer et al. 2017, arXiv 1701.06538): which experts each token goes to, and the products of each
-//! expert's tokens with its own matrix. Routes are computed on the CPU, on a device the rest is.
+//! A mixture of experts (Shazeer et al. 2017, arXiv 1701.06538): routes tokens to experts and computes the products of each expert's tokens
+//! with its matrix. Routes are computed on the CPU; the rest runs on the tensors' device.
 //!
-//! Tokens are sorted by expert, so each expert's rows are adjacent: nothing is padded, and an expert without a token costs
-//! nothing. Shapes: `E` experts, `K` of them for each token, `R = N K` sorted rows.
+//! Tokens are sorted by expert, so each expert's rows are adjacent. Nothing is padded, and an expert without a token costs nothing. Shapes:
+//! `E` experts, `K` of them for each token, `R = N K` sorted rows.
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -56,7 +56,7 @@ impl Routes {
     }
 }
 
-/// Computes the products of rows of equal number, `[R]`.
+/// Computes the dot product of each row of `a` with the same row of `b`, `[R]`.
 pub fn dots(a: &Tensor, b: &Tensor) -> Result<Vec<f32>> {
     let (n, width) = matrix_dims(a);
     if matrix_dims(b) != (n, width) {
@@ -68,7 +68,7 @@ pub fn dots(a: &Tensor, b: &Tensor) -> Result<Vec<f32>> {
     Ok(rows.map(|(a, b)| a.iter().zip(b).map(|(a, b)| a * b).sum()).collect())
 }
 
-/// Returns experts, outputs and inputs of their matrices `[E, out, in]`.
+/// Returns the numbers of experts, outputs and inputs of matrices `[E, out, in]`.
 fn dims(op: &'static str, w: &Tensor, routes: &Routes) -> Result<(usize, usize, usize)> {
     match *w.dims() {
         [experts, d_out, d_in] if experts == routes.experts => Ok((experts, d_out, d_in)),
@@ -76,7 +76,7 @@ fn dims(op: &'static str, w: &Tensor, routes: &Routes) -> Result<(usize, usize, 
     }
 }
 
-/// Runs `product` for each part: with all threads, or in parallel if there are many.
+/// Runs `product` for each part: on all threads one after the other, or in parallel if there are many.
 fn each_part<T: Send>(parts: Vec<T>, precision: Precision, product: impl Fn(T, GemmMode) + Sync) {
     if parts.len() < 2 * rayon::current_num_threads() {
         parts.into_iter().for_each(|part| product(part, precision.on_all_threads()));
@@ -102,7 +102,7 @@ fn each_group(
     each_part(parts, precision, |(expert, rows, part), run| product(expert, rows, part, run));
 }
 
-/// Computes `[R, out]` from sorted rows `x: [R, in]`: each row with the matrix of its expert, of `w: [E, out, in]`.
+/// Computes `[R, out]` from sorted rows `x: [R, in]`, each times the matrix of its expert, from `w: [E, out, in]`.
 pub fn forward(x: &Tensor, w: &Tensor, routes: &Routes, precision: Precision) -> Result<Tensor> {
     let ((n, x_in), (_, d_out, d_in)) = (matrix_dims(x), dims("experts", w, routes)?);
     if n != routes.tokens().len() || x_in != d_in {
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn products_by_group_are_those_of_each_row_alone() {
-        // Few experts that share threads, and many that each take one.
+        // Few experts that share threads, and many experts with one thread each.
         for (n, experts, chosen) in [(5, 4, 2), (40, 70, 3), (1, 3, 1)] {
             let (d_in, d_out) = (6, 5);
             let (logits, w, x) = (random(&[n, experts]), random(&[experts, d_out, d_in]), random(&[n, d_in]));
@@ -204,7 +204,7 @@ mod tests {
     fn rows_return_to_their_tokens_by_weight() {
         let logits = Tensor::new(&[[0f32, 1.0], [4.0, 0.0]], &Device::Cpu).unwrap();
         let routes = Routes::new(&logits, Routing::new(2, false), None).unwrap();
-        // Sorted: tokens 0 and 1 of the first expert, then of the second.
+        // Sorted rows: tokens 0 and 1 of the first expert, then of the second.
         let rows = Tensor::new(&[[1f32, 0.0], [2.0, 0.0], [3.0, 1.0], [4.0, 1.0]], &Device::Cpu).unwrap();
         let into = Tensor::ones((2, 2), candle_core::DType::F32, &Device::Cpu).unwrap();
         routes.gather_into(&into, &rows, false).unwrap();

@@ -1,7 +1,7 @@
 //! The kernel of matrix products in f32, from the `gemm` crates.
 //!
-//! They detect the processor themselves and can't be made to use less of it. Under a cap ([`super::processor`]), the kernel that they
-//! choose on a processor with just these features is instantiated here.
+//! The crates detect the processor themselves and can't be restricted. Under a cap ([`super::processor`]), this module instantiates the
+//! kernel that they would choose on a processor with only these features.
 
 use gemm_common::Parallelism;
 

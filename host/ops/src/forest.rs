@@ -1,4 +1,4 @@
-//! The one batch type: packed tokens in segments that can continue one another.
+//! The batch type: packed tokens in segments that can continue one another.
 
 #[cfg(feature = "cuda")]
 use super::cuda::ForestPlan;
@@ -12,25 +12,25 @@ pub struct Segment {
     pub start: usize,
     /// Number of tokens, at least 1.
     pub len: usize,
-    /// The segment that this one continues; always an earlier one.
+    /// The segment that this one continues, which always comes earlier.
     pub prefix: Option<usize>,
 }
 
 impl Segment {
-    /// Returns the packed places of this segment's tokens.
+    /// Returns the packed indices of this segment's tokens.
     pub fn range(&self) -> std::ops::Range<usize> {
         self.start..self.start + self.len
     }
 }
 
-/// Packed tokens `[N]` with their positions `[N]`, in segments. A token sees the earlier tokens of its segment and all tokens of
-/// the segments that lead to it. So a prompt with many completions is stored and computed once. There is no padding.
+/// Packed tokens `[N]` with their positions `[N]`, in segments. A token sees the earlier tokens of its segment and all tokens of its prefix
+/// segments. So a prompt with many completions is stored and computed once. There is no padding.
 #[derive(Clone, Debug, Default)]
 pub struct Forest {
     tokens: Vec<u32>,
     positions: Vec<u32>,
     segments: Vec<Segment>,
-    /// Its copy on the device that computed with it.
+    /// Copy of the forest on the device that computed with it.
     #[cfg(feature = "cuda")]
     plan: OnceLock<Arc<ForestPlan>>,
 }
@@ -67,7 +67,7 @@ impl Forest {
         &self.positions
     }
 
-    /// Returns all segments, prefixes before what continues them.
+    /// Returns all segments, each prefix before the segments that continue it.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
@@ -77,12 +77,12 @@ impl Forest {
         self.tokens.len()
     }
 
-    /// Returns whether nothing was pushed.
+    /// Returns whether the forest is empty.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// Returns the segments that start a text.
+    /// Returns a forest of only the segments that start a text.
     pub fn roots(&self) -> Self {
         let mut roots = Self::new();
         for segment in self.segments.iter().filter(|segment| segment.prefix.is_none()) {
@@ -91,19 +91,18 @@ impl Forest {
         roots
     }
 
-    /// Returns the packed places of the hidden states that predict segment `index`'s tokens: the end of its prefix, then each of
-    /// its own tokens except the last. In a segment without a prefix, no state predicts the first token, so there is one place
-    /// fewer.
+    /// Returns the packed indices of the hidden states that predict segment `index`'s tokens: the end of its prefix, then each of its own
+    /// tokens except the last. In a segment without a prefix, no state predicts the first token, so there is one index fewer.
     pub fn predictors(&self, index: usize) -> Vec<usize> {
         let segment = self.segments[index];
         let before = segment.prefix.map(|p| self.segments[p].range().end - 1);
         before.into_iter().chain(segment.start..segment.range().end - 1).collect()
     }
 
-    /// Returns the number of whole texts that contain each token, `[N]`: a segment that nothing continues ends one.
+    /// Returns the number of complete texts that contain each token, `[N]`. A segment that no other continues ends a text.
     pub fn texts_of_tokens(&self) -> Vec<f32> {
         let mut of_segments = vec![0f32; self.segments.len()];
-        // What continues a segment comes after it.
+        // Segments come after those that they continue.
         for (i, segment) in self.segments.iter().enumerate().rev() {
             of_segments[i] = of_segments[i].max(1.0);
             if let Some(prefix) = segment.prefix {
@@ -113,7 +112,7 @@ impl Forest {
         self.segments.iter().zip(of_segments).flat_map(|(segment, texts)| std::iter::repeat_n(texts, segment.len)).collect()
     }
 
-    /// Returns the length of the longest whole text that contains each token, `[N]`.
+    /// Returns the length of the longest complete text that contains each token, `[N]`.
     pub fn lengths_of_texts(&self) -> Vec<usize> {
         let mut longest = vec![0; self.segments.len()];
         for (i, segment) in self.segments.iter().enumerate().rev() {
@@ -125,7 +124,7 @@ impl Forest {
         self.segments.iter().zip(longest).flat_map(|(segment, length)| std::iter::repeat_n(length, segment.len)).collect()
     }
 
-    /// Returns the forest as a device's kernels see it.
+    /// Returns the forest in the form that a device's kernels read.
     #[cfg(feature = "cuda")]
     pub(super) fn plan(&self, device: &candle_core::CudaDevice) -> super::Result<&ForestPlan> {
         if self.plan.get().is_none() {
@@ -137,8 +136,8 @@ impl Forest {
         self.plan.get().map(|plan| &**plan).ok_or_else(missing)
     }
 
-    /// Returns the packed place of the token that is `distance` tokens before the one at `offset` in segment `index`; none if the text
-    /// has begun later.
+    /// Returns the packed index of the token that is `distance` tokens before the one at `offset` in segment `index`; `None` if that is
+    /// before the start of the text.
     pub(super) fn before(&self, index: usize, offset: usize, distance: usize) -> Option<usize> {
         let segment = self.segments[index];
         if distance <= offset {
@@ -155,7 +154,7 @@ impl Forest {
         None
     }
 
-    /// Returns the segments that lead to `index`, outermost first, including itself.
+    /// Returns the prefix segments of `index`, outermost first, and `index` itself.
     pub(super) fn path(&self, index: usize) -> Vec<usize> {
         let mut path = vec![index];
         while let Some(p) = self.segments[path[path.len() - 1]].prefix {
@@ -165,7 +164,7 @@ impl Forest {
         path
     }
 
-    /// Returns segment indices by tree: each list starts with a segment without prefix and contains all that continue it.
+    /// Returns segment indices by tree. Each list starts with a segment without a prefix and contains all segments that continue it.
     pub(super) fn trees(&self) -> Vec<Vec<usize>> {
         let mut tree_of = Vec::with_capacity(self.segments.len());
         let mut trees: Vec<Vec<usize>> = Vec::new();

@@ -1,8 +1,8 @@
-//! A gated delta network between its projections (Yang et al. 2025, arXiv 2412.06464; Qwen 3.5): a short convolution of queries, keys
-//! and values with SiLU, the gated delta rule, and a norm of each head, which SiLU of a gate multiplies.
+//! A gated delta network between its projections (Yang et al. 2025, arXiv 2412.06464; Qwen 3.5): a short convolution of queries, keys and
+//! values with SiLU, the gated delta rule, and a norm of each head, multiplied by SiLU of a gate.
 //!
-//! A token's correction is `beta = sigmoid(b)`, and its decay `exp(-exp(A) softplus(a + dt))`. The backward pass keeps what the
-//! projections gave, and computes the rest again.
+//! A token's correction rate is `beta = sigmoid(b)`, and its decay is `exp(-exp(A) softplus(a + dt))`. The backward pass reads the stored
+//! results of the projections and recomputes the rest.
 
 use super::convolution::{Convolution, ConvolutionGradient as KernelGradient, ConvolutionState, Taps};
 use super::delta_rule::{DeltaHeads, DeltaRuleInputs};
@@ -15,10 +15,10 @@ use super::{Error, Result, matrix_dims, team};
 use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 
-/// The parameters of a network, without its projections.
+/// Parameters of a network, excluding its projections.
 #[derive(Clone, Copy, Debug)]
 pub struct GatedDelta<'a> {
-    /// Sizes.
+    /// Numbers and sizes of heads.
     pub heads: DeltaHeads,
     /// Kernel of the convolution, `[row_width, 1, K]`.
     pub kernel: &'a Tensor,
@@ -28,32 +28,32 @@ pub struct GatedDelta<'a> {
     pub a_log: &'a Tensor,
     /// Weight of the norm of each head, `[V]`.
     pub norm: &'a Tensor,
-    /// Added to the mean square in the norm.
+    /// Epsilon added to the mean square in the norm.
     pub eps: f64,
 }
 
-/// Where the gradients of a network's parameters go, if they are trained.
+/// Tensors to which the gradients of a network's parameters are added, if they are trained.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GatedDeltaGradient<'a> {
-    /// Of the kernel.
+    /// Gradient of the kernel.
     pub kernel: Option<&'a Tensor>,
-    /// Of `dt`.
+    /// Gradient of `dt`.
     pub dt: Option<&'a Tensor>,
-    /// Of `A`.
+    /// Gradient of `A`.
     pub a_log: Option<&'a Tensor>,
-    /// Of the norm.
+    /// Gradient of the norm's weight.
     pub norm: Option<&'a Tensor>,
 }
 
-/// What the projections gave for each token: queries, keys and values, `[N, row_width]`; gates, `[N, value_width]`; `b` and `a`,
-/// `[N, values]`.
+/// Results of the projections for each token: queries, keys and values, `[N, row_width]`; gates, `[N, value_width]`; `b` and `a`, `[N,
+/// values]`.
 pub type GatedDeltaInputs<'a> = [&'a Tensor; 4];
 
-/// What a network needs of the tokens of a text so far.
+/// State of a network after a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeltaState {
     convolution: ConvolutionState,
-    /// `[values, K, V]`
+    /// States of the heads, `[values, K, V]`.
     states: Vec<f32>,
 }
 
@@ -62,7 +62,7 @@ struct GatedDeltaParameters {
     heads: DeltaHeads,
     taps: Taps,
     dt: Vec<f32>,
-    /// `-exp(A)`
+    /// Decay rates, `-exp(A)`.
     rates: Vec<f32>,
     norm: Vec<f32>,
     eps: f64,
@@ -75,7 +75,7 @@ fn silu(x: f32) -> (f32, f32) {
     (x * s, s + x * s * (1.0 - s))
 }
 
-/// Returns the logarithm of one plus the exponential.
+/// Returns `ln(1 + exp(x))`.
 #[inline(always)]
 fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { exp(x).ln_1p() }
@@ -99,7 +99,7 @@ impl GatedDeltaParameters {
         Ok(Self { heads, taps, dt: read(dt)?.to_vec(), rates, norm: read(norm)?.to_vec(), eps })
     }
 
-    /// Returns the logarithms of decays and the corrections of all tokens, `[N, values]`.
+    /// Returns the logarithms of decays and the correction rates of all tokens, `[N, values]`.
     fn decays_and_betas(&self, b: &[f32], a: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let h = self.heads.values;
         let decay = |(i, a): (usize, &f32)| self.rates[i % h] * softplus(a + self.dt[i % h]);
@@ -110,7 +110,7 @@ impl GatedDeltaParameters {
         (1.0 / (f64::from(dot(head, head)) / head.len() as f64 + self.eps).sqrt()) as f32
     }
 
-    /// Normalises the heads of a row in place, and multiplies them by SiLU of the gates.
+    /// Normalises the heads of a row in place and multiplies them by SiLU of the gates.
     fn finish(&self, row: &mut [f32], gates: &[f32]) {
         let v = self.heads.value_dim;
         for (head, gates) in row.chunks_exact_mut(v).zip(gates.chunks_exact(v)) {
@@ -194,7 +194,7 @@ pub fn backward(
     let rule = DeltaRuleInputs { heads: h, rows: &mixed, decays: &decays, betas: &betas };
     let mut heads = vec![0f32; n * width];
     rule.forward(forest, &vec![true; forest.segments().len()], SharedPointer::new(&mut heads));
-    // From here `heads` has the gradients of what the rule gave.
+    // From here on, `heads` holds the gradients of the rule's outputs.
     let (d_gates, d_norm) = p.finish_backward(&mut heads, &gates, &dy);
     let of_rule = rule.backward(forest, &heads);
     let mut d_sums = of_rule.rows;
@@ -222,7 +222,7 @@ pub fn backward(
 fn add_columns(to: Option<&Tensor>, values: impl Iterator<Item = f32>) -> Result<()> {
     let Some(to) = to else { return Ok(()) };
     write(to, |to| {
-        // Those of many tokens cancel nearly.
+        // The terms of many tokens nearly cancel, hence f64.
         let mut sums = vec![0f64; to.len()];
         values.enumerate().for_each(|(i, x)| sums[i % to.len()] += f64::from(x));
         to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum as f32);
@@ -230,7 +230,7 @@ fn add_columns(to: Option<&Tensor>, values: impl Iterator<Item = f32>) -> Result
 }
 
 impl GatedDeltaParameters {
-    /// Replaces what the rule gave by its gradient. Returns the gradients of the gates, and those of the norm for each task.
+    /// Replaces the rule's outputs with their gradient. Returns the gradients of the gates, and those of the norm for each task.
     fn finish_backward(&self, heads: &mut [f32], gates: &[f32], dy: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let (v, task) = (self.heads.value_dim, ROWS_PER_TASK * self.heads.value_width());
         let (mut d_gates, mut d_norm) = (vec![0f32; gates.len()], Vec::new());
@@ -337,7 +337,7 @@ mod tests {
     use crate::testing::random;
     use candle_core::{D, Device, Var};
 
-    /// The parameters: kernel, `dt`, `A` and the norm.
+    /// Returns the parameters: kernel, `dt`, `A` and the norm.
     fn parameters(k: usize) -> [Var; 4] {
         [&[HEADS.row_width(), 1, k][..], &[HEADS.values], &[HEADS.values], &[HEADS.value_dim]]
             .map(|shape| Var::from_tensor(&random(shape).affine(0.7, 0.2).unwrap()).unwrap())
@@ -345,8 +345,8 @@ mod tests {
 
     fn network(parameters: &[Var; 4]) -> GatedDelta<'_> {
         let [kernel, dt, a_log, norm] = parameters.each_ref().map(|var| var.as_tensor());
-        // The norm divides by the size of few values. A larger epsilon keeps a head that is next to zero from multiplying rounding by
-        // hundreds.
+        // The norm divides by the size of few values. The larger epsilon keeps it from multiplying the rounding errors of a nearly zero
+        // head by hundreds.
         GatedDelta { heads: HEADS, kernel, dt, a_log, norm, eps: 1e-3 }
     }
 
@@ -367,7 +367,7 @@ mod tests {
         x / (x.neg()?.exp()? + 1.0)?
     }
 
-    /// The definition for a whole text, by candle's operations in f64.
+    /// Computes the definition for a complete text, by candle's operations in f64.
     fn defined(inputs: [&Tensor; 4], network: GatedDelta<'_>) -> candle_core::Result<Tensor> {
         let [rows, gates, b, a] = inputs.map(wide);
         let [kernel, dt, a_log, norm] = [network.kernel, network.dt, network.a_log, network.norm].map(wide);

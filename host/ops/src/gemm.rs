@@ -1,4 +1,4 @@
-//! Matrix products over strided views: in f32 through the `gemm` crates, in bf16 through kernels of our own.
+//! Matrix products over strided views: in f32 through the `gemm` crates, in bf16 through this crate's own kernels.
 
 #[cfg(target_arch = "x86_64")]
 use super::bf16;
@@ -10,7 +10,7 @@ use gemm_common::Parallelism;
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
-/// Where a product is computed.
+/// Precision and threads of a product.
 #[derive(Clone, Copy)]
 pub(super) struct GemmMode {
     precision: Precision,
@@ -36,7 +36,7 @@ pub(super) enum WriteMode {
     Add,
 }
 
-/// Below this many multiplications, waking a second thread costs more than it saves.
+/// Minimum number of multiplications for which waking a second thread pays off.
 const WORTH_SHARING: usize = 1 << 22;
 
 /// Computes `out (+)= scale * a b` for a row-major `out` with rows `out_stride` apart.
@@ -69,8 +69,8 @@ pub(super) fn product(a: MatrixView<'_>, b: MatrixView<'_>, scale: f32, run: Gem
 
 /// Returns `x w^T + b` as new row-major values, `[x.rows, m]`, for a weight with `m` rows and as many columns as `x`.
 ///
-/// For this, the gemm crate rearranges `w` one value at a time, however few rows `x` has. For `w x^T`, which sums in the same
-/// order, it reads `w` in place; that result must then be transposed, which pays off if rows are few compared with their length.
+/// For this product, the gemm crate rearranges `w` one value at a time, however few rows `x` has. For `w x^T`, which sums in the same
+/// order, it reads `w` in place. That result must then be transposed, which pays off if there are few rows compared with their length.
 pub(super) fn linear(x: MatrixView<'_>, w: &WeightValues<'_>, m: usize, bias: Option<&[f32]>, run: GemmMode) -> Vec<f32> {
     let n = x.rows;
     if run.precision == Precision::F32 && n > 1 && 4 * n <= 3 * x.cols {
@@ -94,16 +94,16 @@ pub(super) fn linear(x: MatrixView<'_>, w: &WeightValues<'_>, m: usize, bias: Op
     })
 }
 
-/// One of several weights `[outputs, in]` that are multiplied with the same rows.
+/// One of several weights `[outputs, in]` that are multiplied by the same rows.
 pub(super) struct GemmWeight<'a> {
     pub weight: WeightValues<'a>,
     pub outputs: usize,
-    /// `[outputs]`
+    /// Bias, `[outputs]`.
     pub bias: Option<TensorSlice<'a>>,
 }
 
-/// Multiplies rows with several weights, each as [`linear`] does. In bf16, rows are rearranged once for all, unless one of the
-/// weights has to be widened.
+/// Multiplies rows by several weights, as [`linear`] does by one. In bf16, rows are rearranged once for all, unless a weight must be
+/// widened.
 pub(super) fn linear_all(x: MatrixView<'_>, all: &[GemmWeight<'_>], run: GemmMode) -> Vec<Vec<f32>> {
     assert!(all.iter().all(|w| w.bias.as_ref().is_none_or(|bias| bias.len() == w.outputs)), "a bias of another length");
     #[cfg(target_arch = "x86_64")]
@@ -148,7 +148,7 @@ pub(super) fn matmul_weight(x: MatrixView<'_>, w: &WeightValues<'_>, width: usiz
     })
 }
 
-/// Returns `n` values: either `begun`, to be added to, or new ones to be set by products.
+/// Returns `n` values: `begun` with products added, if given, or else new ones set by products.
 fn summed(begun: Option<Vec<f32>>, n: usize, products: impl FnOnce(SharedPointer, WriteMode)) -> Vec<f32> {
     match begun {
         Some(mut values) => {
@@ -162,7 +162,7 @@ fn summed(begun: Option<Vec<f32>>, n: usize, products: impl FnOnce(SharedPointer
 
 /// Returns the transpose of `[rows, cols]` values.
 fn transposed(values: &[f32], rows: usize, cols: usize) -> Vec<f32> {
-    /// Side of the blocks in which values move, a cache line.
+    /// Side of the blocks that are transposed at a time: a cache line.
     const SIDE: usize = 16;
     // SAFETY: each value of the destination has one source.
     unsafe {
@@ -187,7 +187,7 @@ fn transposed(values: &[f32], rows: usize, cols: usize) -> Vec<f32> {
     }
 }
 
-/// [`matmul`] into memory that several tasks share.
+/// Computes [`matmul`] into memory that several tasks share.
 ///
 /// # Safety
 /// `out` points to `a.rows` rows of `b.cols` values, `out_stride` apart, that nothing else reads or writes during the call.
@@ -229,7 +229,7 @@ pub(super) unsafe fn matmul_raw(
     unsafe { in_f32(out, out_stride, dst, a, b, scale, run.par) };
 }
 
-/// [`matmul_raw`] of operands in f32.
+/// Computes [`matmul_raw`] with operands in f32.
 unsafe fn in_f32(
     out: *mut f32,
     out_stride: usize,
@@ -240,7 +240,7 @@ unsafe fn in_f32(
     par: Parallelism,
 ) {
     let signed = |stride: usize| stride as isize;
-    // The kernel prefers columns, and the destination has rows: unless its rows are single values, it computes the transpose.
+    // The kernel prefers columns, but the destination has rows. So it computes the transpose unless rows are single values.
     let (a, b, (column_stride, row_stride)) =
         if out_stride > 1 { (b.t(), a.t(), (signed(out_stride), 1)) } else { (a, b, (1, signed(out_stride))) };
     let (OperandValues::F32(left), OperandValues::F32(right)) = (a.data, b.data) else {
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_product_of_rows_is_the_same_turned_or_not() {
-        // Few and many rows, sizes that are no multiple of a block, one that is shared between threads.
+        // Few and many rows, sizes that are not multiples of a block, one that threads share.
         for (n, k, m) in
             [(1, 8, 3), (2, 8, 3), (6, 8, 1), (7, 8, 5), (17, 96, 33), (40, 1024, 700), (300, 64, 40), (0, 4, 3), (3, 8, 0)]
         {
@@ -320,7 +320,7 @@ mod tests {
             let half = plain[0].to_dtype(candle_core::DType::BF16).unwrap();
             let wide = plain[3].to_dtype(candle_core::DType::F16).unwrap();
             let biases: Vec<Tensor> = plain.iter().map(|w| tensor(w.dims()[0], 17, 1)).collect();
-            // The last must be widened, and some have biases.
+            // The last weight must be widened, and some have biases.
             for all in [&[][..], &[&plain[0]], &[&plain[0], &plain[1], &plain[2], &half, &plain[3]], &[&half, &wide, &plain[1]]] {
                 for precision in [Precision::F32, Precision::Bf16] {
                     let weights = all.iter().enumerate().map(|(i, w)| GemmWeight {
@@ -351,7 +351,7 @@ mod tests {
             (1550, 1024, 33),
         ];
         for (m, k, n) in sizes {
-            // Operands that lie row by row and column by column.
+            // Operands in row-major and column-major order.
             let (a, b) = (values(m * k, 7), values(k * n, 13));
             let (left, right) = (
                 [MatrixView::new(&a, m, k), MatrixView::new(&a, k, m).t()],

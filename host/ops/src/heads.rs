@@ -1,4 +1,4 @@
-//! How a layer attends: its heads, how far back they see, and what its passes hand each other.
+//! Settings of a layer's attention (heads, windows, scale) and the tensors of its passes.
 
 use super::math::tanh;
 use super::view::Precision;
@@ -25,16 +25,16 @@ impl Heads {
     }
 }
 
-/// How a layer attends. Functions take this type itself, not something convertible to it: a generic function would be compiled in
-/// its caller's crate, without optimisation.
+/// Settings of a layer's attention. Functions take this type itself instead of a generic convertible one, since a generic function would be
+/// compiled in its caller's crate, without optimisation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionConfig {
-    /// Sizes of its heads.
+    /// Numbers and size of the heads.
     pub heads: Heads,
     /// Number of newest positions that a token sees, including itself; all if `None` (sliding windows, Beltagy et al. 2020, arXiv
     /// 2004.05150).
     pub window: Option<usize>,
-    /// Whether windows do not slide: texts are cut into chunks of that many positions, and a token sees those of its chunk before it.
+    /// Whether texts are cut into chunks of the window's length instead, and a token sees only the earlier positions of its chunk.
     pub chunked: bool,
     /// Factor of the scores, usually the inverse square root of the head size.
     pub scale: f32,
@@ -51,7 +51,7 @@ impl From<Heads> for AttentionConfig {
 }
 
 impl AttentionConfig {
-    /// Returns how many of the first positions a token at this position does not see.
+    /// Returns the number of positions at the beginning that a token at this position does not see.
     pub(super) fn hidden(self, position: usize) -> usize {
         match self.window {
             Some(window) if self.chunked => position / window * window,
@@ -60,7 +60,7 @@ impl AttentionConfig {
         }
     }
 
-    /// Bounds scores, if they are bounded.
+    /// Applies the soft cap to scores, if there is one.
     #[inline(always)]
     pub(super) fn bound(self, scores: &mut [f32]) {
         if let Some(cap) = self.cap {

@@ -1,56 +1,56 @@
-//! Products of few rows with weights in codes of 8 bits, in integers: the rows are rounded to 8 bits too, which takes two thirds of the
-//! instructions of products in bf16.
+//! Products of few rows with weights in 8-bit codes, computed in integers. The rows are rounded to 8 bits too, which takes two thirds of
+//! the instructions of products in bf16.
 //!
-//! In a row, 128 inputs share a scale, their largest magnitude (llama.cpp has 32 in `Q8_0` and 256 in `Q8_K`): a large value costs only
-//! those beside it their precision. The products of a block are summed exactly, and the blocks' sums in f32.
+//! In a row, 128 inputs share a scale, their largest magnitude (llama.cpp has 32 in `Q8_0` and 256 in `Q8_K`), so a large value reduces
+//! only the precision of the others in its block. The products of a block are summed exactly, and the blocks' sums in f32.
 
 use super::codes::{CODE_STEP, codes_of_8_bits, largest};
 #[cfg(target_arch = "x86_64")]
 use super::processor::{CpuFeatures, features};
 use std::ops::Range;
 
-/// Inputs of a row that share a scale.
+/// Number of inputs of a row that share a scale.
 const BLOCK: usize = 128;
 
-/// Inputs that a register of codes holds.
+/// Number of inputs in a register of codes.
 const STEP: usize = 64;
 
-/// Rows that are multiplied together.
+/// Number of rows that are multiplied together.
 const ROWS: usize = 8;
 
-/// Outputs that are multiplied together.
+/// Number of outputs that are multiplied together.
 #[cfg(target_arch = "x86_64")]
 const WIDTH: usize = 32;
 
-/// 64 codes.
+/// A line of 64 codes.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Int8Line([u8; STEP]);
 
-/// What a block of some rows has beside its codes.
+/// Scales and offsets of a block of some rows.
 #[derive(Clone, Copy)]
 struct Int8BlockScales {
-    /// By which its sums are multiplied.
+    /// Factors of the sums.
     scales: [f32; ROWS],
-    /// What the sums have too much if weights count from -128.
+    /// Excess of the sums, since weights are offset by 128.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has a kernel"))]
     offsets: [i32; ROWS],
 }
 
-/// A weight `[out, in]` in codes of 8 bits, with a bias.
+/// A weight `[out, in]` in 8-bit codes, with a bias.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(super) struct Int8Weight<'a> {
     pub codes: &'a [u8],
-    /// Of each output.
+    /// Scale of each output.
     pub scales: &'a [f32],
-    /// Padded to complete groups of outputs.
+    /// Bias, padded to complete groups of outputs.
     pub bias: &'a [f32],
 }
 
-/// Rows `[N, in]` in 8 bits, in groups of eight. The last one is filled up with zeros.
+/// Rows `[N, in]` in 8 bits, in groups of eight. The last group is padded with zeros.
 pub(super) struct Int8Rows {
-    /// Codes: of each group and block, the lines of each row.
+    /// Codes: the lines of each row, by group and block.
     lines: Vec<Int8Line>,
     /// Scales and sums of each group.
     blocks: Vec<Int8BlockScales>,
@@ -58,7 +58,7 @@ pub(super) struct Int8Rows {
     d_in: usize,
 }
 
-/// Returns whether the processor has the products.
+/// Returns whether the processor supports these products.
 pub(super) fn supported() -> bool {
     #[cfg(target_arch = "x86_64")]
     return features() >= CpuFeatures::Avx512Vnni;
@@ -96,11 +96,11 @@ impl Int8Rows {
         (0..self.n).flat_map(|row| (0..in_group).flat_map(move |b| of_block(row, b))).collect()
     }
 
-    /// Calls `each` with the first of some outputs, the number of a row, their products with the bias added, and the number of these
-    /// that count, for all rows and these `outputs` of a weight.
+    /// Calls `each` for all rows and these `outputs` of a weight, with the first of some outputs, the row's number, their products with the
+    /// bias added, and the number of valid products.
     ///
     /// # Panics
-    /// If the processor does not have the products ([`supported`]).
+    /// If the processor does not support these products ([`supported`]).
     #[cfg(target_arch = "x86_64")]
     pub(super) fn products(
         &self,
@@ -136,14 +136,14 @@ impl Int8Rows {
     }
 }
 
-/// Returns the places of the lines of a row's block.
+/// Returns the indices of the lines of a row's block.
 fn places(d_in: usize, group: usize, block: usize, row: usize) -> Range<usize> {
     let steps = BLOCK.min(d_in - block * BLOCK).div_ceil(STEP);
     let first = (group * d_in.div_ceil(STEP) + block * BLOCK / STEP) * ROWS + row * steps;
     first..first + steps
 }
 
-/// Rounds the values of a block. Returns their largest magnitude and the sum of their codes; those of incomplete lines are zero.
+/// Rounds the values of a block. Returns their largest magnitude and the sum of their codes. Incomplete lines are padded with zeros.
 fn round(values: &[f32], codes: &mut [Int8Line]) -> (f32, i32) {
     let mut room = [0.0; BLOCK];
     let values = if values.len() < codes.len() * STEP {
@@ -167,7 +167,7 @@ fn round(values: &[f32], codes: &mut [Int8Line]) -> (f32, i32) {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    //! Loops count places: closures over registers can't be inlined into functions with target features.
+    //! Loops use indices, since closures over registers can't be inlined into functions with target features.
     #![allow(clippy::needless_range_loop)]
 
     use super::{BLOCK, Int8BlockScales, Int8Line, ROWS, STEP, WIDTH};
@@ -175,13 +175,13 @@ mod avx512 {
     use crate::codes::LARGEST_CODE;
     use std::arch::x86_64::*;
 
-    /// Registers of a whole block.
+    /// Number of registers of a complete block.
     const STEPS: usize = BLOCK / STEP;
 
-    /// Inputs that are multiplied before the next part: as many of [`ROWS`] rows take half of the L1 cache.
+    /// Number of inputs that are multiplied before the next part: those of [`ROWS`] rows take half of the L1 cache.
     const PART: usize = 24 * BLOCK;
 
-    /// How many codes ahead memory is asked for: some pairs of outputs, into the L2 cache.
+    /// Number of codes to prefetch ahead: some pairs of outputs, into the L2 cache.
     const AHEAD: usize = 24 << 10;
 
     /// Rounds values to codes in vector registers; see [`super::round`].
@@ -192,7 +192,7 @@ mod avx512 {
     pub(super) unsafe fn round(values: &[f32], codes: &mut [Int8Line]) -> (f32, i32) {
         assert!(values.len() == codes.len() * STEP);
         let lanes = values.as_chunks::<16>().0;
-        // Magnitudes have the order of their bits, also those that are not finite.
+        // Magnitudes are ordered like their bits, including those that are not finite.
         let mut most = _mm512_setzero_si512();
         for i in 0..lanes.len() {
             // SAFETY: sixteen values fill a register.
@@ -253,7 +253,7 @@ mod avx512 {
         unsafe { write_pairs(sums, of_outputs, out) };
     }
 
-    /// Computes the products of two outputs' codes with eight rows, and asks for the memory from `next` on.
+    /// Computes the products of two outputs' codes with eight rows, and prefetches memory from `next` on.
     ///
     /// # Safety
     /// The processor has AVX-512 with VNNI.
@@ -290,7 +290,7 @@ mod avx512 {
         next: [*const u8; 2],
         sums: &mut [__m512; 2 * ROWS],
     ) {
-        // The instruction multiplies numbers from 0 on with signed ones: weights count from -128.
+        // The instruction multiplies unsigned by signed numbers, so weights are offset by 128.
         let flip = _mm512_set1_epi8(-128);
         let mut codes = [[_mm512_setzero_si512(); S]; 2];
         for o in 0..2 {
@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     fn rows(n: usize, d_in: usize) -> Vec<f32> {
-        // With values that are much larger than those beside them.
+        // Some values are much larger than their neighbours.
         (0..n * d_in).map(|i| (((i * 37) % 101) as f32 / 50.0 - 1.0) * if i % 331 == 7 { 90.0 } else { 1.0 }).collect()
     }
 
@@ -399,7 +399,7 @@ mod tests {
                     "{n} {d_in} {d_out}: row {row}, output {output}: {got}, not {want}"
                 );
             }
-            // Some outputs and rows alone have the same bits.
+            // A subset of the outputs and rows gives the same bits.
             let (row, from) = (n - 1, d_out / 64 * WIDTH);
             Int8Rows::new(&xs[row * d_in..], 1, d_in).products(
                 Int8Weight { codes: &codes, scales: &scales, bias: &bias },

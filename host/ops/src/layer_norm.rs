@@ -12,7 +12,7 @@ use candle_core::Tensor;
 use half::bf16;
 use rayon::prelude::*;
 
-/// Returns a row's mean and the inverse of its deviation.
+/// Returns a row's mean and the inverse of its standard deviation.
 #[inline(always)]
 fn moments(row: &[f32], eps: f64) -> (f32, f32) {
     let n = row.len() as f64;
@@ -21,8 +21,8 @@ fn moments(row: &[f32], eps: f64) -> (f32, f32) {
     (mean, (1.0 / (squares / n + eps).sqrt()) as f32)
 }
 
-/// Normalises `x: [.., d]` with the weight `w: [d]` and the bias `b: [d]`. Returns the shape of `x`, on the CPU in f32 or, if `rounds`,
-/// in bf16.
+/// Normalises `x: [.., d]` with the weight `w: [d]` and the bias `b: [d]`. The result has the shape of `x`. On the CPU, it is in f32 or, if
+/// `rounds`, in bf16.
 pub fn forward(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64, rounds: bool) -> Result<Tensor> {
     on_device!(x, cuda::norm::layer_forward(x, w, b, eps));
     if rounds { normalised::<bf16>(x, w, b, eps) } else { normalised::<f32>(x, w, b, eps) }
@@ -31,7 +31,7 @@ pub fn forward(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64, rounds: bool) -> Re
 fn normalised<O: FloatElement>(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Result<Tensor> {
     let (_, d) = matrix_dims(x);
     let (xs, ws, bs) = (read(x)?, read(w)?, read(b)?);
-    // Slices: each place of what was read would be looked up through the tensor.
+    // Slices avoid a lookup through the tensor for each index.
     let (xs, ws, bs) = (&xs[..], &ws[..], &bs[..]);
     if ws.len() != d || bs.len() != d {
         return Err(Error::Shape { op: "layer_norm", detail: format!("{:?} with weight {:?}", x.shape(), w.shape()) });
@@ -53,8 +53,8 @@ fn normalised<O: FloatElement>(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> 
     tensor_of(out, x.shape())
 }
 
-/// Adds the gradient of `x` to `dx`, and those of `w` and `b` to `dw` and `db` if given. Recomputes each row's moments instead of
-/// keeping them.
+/// Adds the gradient of `x` to `dx`, and those of `w` and `b` to `dw` and `db` if given. Recomputes each row's moments instead of storing
+/// them.
 pub fn backward(
     x: &Tensor,
     w: &Tensor,

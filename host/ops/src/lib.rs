@@ -1,23 +1,23 @@
-//! The differentiable operations of a decoder, each as a forward and a backward function over packed rows.
+//! Differentiable operations of a decoder, each as a forward and a backward function over packed rows.
 //!
-//! candle provides tensors, storage and devices. The arithmetic that dominates training is here, because several of candle's
-//! layers have no gradient and its tape keeps every activation until the loss is dropped. A backward function takes what its
-//! forward kept plus the gradient of its output, **adds** parameter gradients into the given tensors, and returns or adds the
+//! candle provides tensors, storage and devices. The arithmetic that dominates training is implemented in this crate, because several of
+//! candle's layers have no gradient and its tape keeps every activation until the loss is dropped. A backward function takes what its
+//! forward function stored plus the gradient of its output, **adds** parameter gradients into the given tensors, and returns or adds the
 //! gradient of its input. This crate knows nothing about models or algorithms.
 //!
-//! `unsafe` code is confined to this crate: strided matrix products, disjoint parallel writes, device kernels and system calls.
-//! Each function takes tensors on the CPU or a device; with the feature `cuda`, the latter go to its counterpart in `cuda/`.
+//! `unsafe` code is confined to this crate: strided matrix products, disjoint parallel writes, device kernels and system calls. Each
+//! function takes tensors on the CPU or a device; with the feature `cuda`, the latter go to its counterpart in `cuda/`.
 //!
 //! # Layers
 //!
-//! A file imports from its own layer and those before it, and no two files import each other, directly or through others.
-//! `tests/e2e/repository/layers.rs` holds every file to this, and has the list.
+//! A file imports only from its own layer and those before it, and no two files import each other, directly or indirectly.
+//! `tests/e2e/repository/layers.rs` lists the files of each layer and enforces this.
 //!
-//! 1. The machine: the process and its memory (`system/`), what the processor can do, threads that stay awake.
-//! 2. Tensors: reading and writing them, views of matrices, stored precisions, and what operations are given (a forest, heads, the
-//!    matrices of an adapter). A device's twin is `cuda/array.rs` and what copies and converts.
+//! 1. The machine: the process and its memory (`system/`), processor features, a team of spinning threads.
+//! 2. Tensors: reading and writing them, views of matrices, stored precisions, and inputs of operations (a forest, heads, the
+//!    matrices of an adapter). Their counterparts on a device are `cuda/array.rs` and the files that copy and convert.
 //! 3. Products: of matrices in f32 (`gemm.rs`), bf16 (`bf16/`) and 8 bits, of few rows, and in tiles of the logits.
-//! 4. Operations, forward and backward, each with its twin in `cuda/`; optimizers.
+//! 4. Operations, forward and backward, with counterparts in `cuda/`; optimizers.
 //! 5. Generation: caches, rearranged weights, sampling, and a device's session (`cuda/decode/`).
 //! 6. Measurements of a machine with these operations.
 //!

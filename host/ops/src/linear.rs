@@ -1,6 +1,6 @@
-//! `y = x W^T + b` with the weight in Hugging Face's layout, `W: [out, in]`. On the CPU, it may be stored in fewer bits than the
-//! f32 or bf16 in which products are computed ([`Precision`]; on a device, the tensors' own). Rows that products in bf16 read may be
-//! in bf16 already, with the same results.
+//! `y = x W^T + b` with the weight in Hugging Face's layout, `W: [out, in]`. On the CPU, the weight may have fewer bits than the f32 or
+//! bf16 in which products are computed ([`Precision`]; on a device, the tensors' own). Rows may already be in bf16 for products in bf16,
+//! with the same results.
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -19,7 +19,7 @@ fn check(op: &'static str, ok: bool, a: &Tensor, b: (usize, usize)) -> Result<()
     Err(Error::Shape { op, detail: format!("{:?} does not fit {b:?}", a.shape()) })
 }
 
-/// Opens the bias of so many outputs.
+/// Opens the bias of `outputs` outputs.
 fn bias(b: Option<&Tensor>, outputs: usize) -> Result<Option<TensorSlice<'_>>> {
     let bias = b.map(read).transpose()?;
     match bias.as_deref().filter(|bias| bias.len() != outputs) {
@@ -41,8 +41,8 @@ pub fn forward<'a>(x: &Tensor, w: impl Into<WeightMatrix<'a>>, b: Option<&Tensor
     tensor(gemm::linear(xs.rows(x, precision)?, &ws, d_out, bias.as_deref(), precision.on_all_threads()), (n, d_out))
 }
 
-/// Computes `x w^T + b`, `[N, out]`, for several weights `[out, in]`, each with its bias `[out]`; the rows of `x` are prepared
-/// once for all.
+/// Computes `x w^T + b`, `[N, out]`, for several weights `[out, in]`, each with its bias `[out]`. The rows of `x` are prepared once for
+/// all.
 pub fn forward_all(x: &Tensor, all: &[(WeightMatrix<'_>, Option<&Tensor>)], precision: Precision) -> Result<Vec<Tensor>> {
     if !x.device().is_cpu() {
         return all.iter().map(|(w, b)| forward(x, *w, *b, precision)).collect();
@@ -59,7 +59,7 @@ pub fn forward_all(x: &Tensor, all: &[(WeightMatrix<'_>, Option<&Tensor>)], prec
     results.into_iter().zip(&weights).map(|(out, w)| tensor(out, (n, w.outputs))).collect()
 }
 
-/// [`forward`] with the result in f32, whatever the type of the inputs.
+/// Computes [`forward`] with the result in f32, whatever the type of the inputs.
 pub fn forward_f32(x: &Tensor, w: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
     check("linear", matrix_dims(x).1 == matrix_dims(w).1, x, matrix_dims(w))?;
     on_device!(x, cuda::linear::forward(x, w, b, cuda::ElementKind::F32));
@@ -149,7 +149,7 @@ mod tests {
                 assert_eq!(results(x, dy, Precision::Bf16).unwrap(), want, "{n} rows, {d_in} to {d_out}");
                 assert!(results(x, dy, Precision::F32).is_err(), "products in f32 would have to widen them");
             }
-            // A bias's gradient sums the values that are given.
+            // The gradient of a bias sums the given values, which are not rounded.
             let (db, rounded) = (random(&[d_out]).zeros_like().unwrap(), halves(&dy).to_dtype(DType::F32).unwrap());
             backward_weight(&x, &halves(&dy), &w.zeros_like().unwrap(), Some(&db), Precision::Bf16).unwrap();
             let want: Vec<f32> =

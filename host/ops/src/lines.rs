@@ -1,4 +1,4 @@
-//! Sums of few rows with lines of weights, keys or values, in vector registers: the products of a generation in f32, and its attention.
+//! Sums of few rows with lines of weights, keys or values, in vector registers. Used for products in f32 and attention of a generation.
 
 #[cfg(target_arch = "x86_64")]
 use super::processor::{CpuFeatures, features};
@@ -6,13 +6,13 @@ use super::rounding::FloatElement;
 use super::unpack::WIDTH;
 use half::bf16;
 
-/// Rows that are summed together.
+/// Number of rows that are summed together.
 pub(super) const ROWS: usize = 8;
 
 /// Sums of rows and outputs.
 pub(super) type OutputTile = [[f32; WIDTH]; ROWS];
 
-/// The inputs of some outputs' weights, a line of [`WIDTH`] outputs each.
+/// Weights of some outputs, with a line of [`WIDTH`] outputs for each input.
 #[derive(Clone, Copy)]
 pub(super) struct WeightLines<'a, T = f32> {
     pub values: &'a [T],
@@ -22,7 +22,7 @@ pub(super) struct WeightLines<'a, T = f32> {
 }
 
 impl<'a> WeightLines<'a> {
-    /// Takes lines that follow one another.
+    /// Creates a view of contiguous lines.
     pub(super) fn from_contiguous(values: &'a [f32]) -> Self {
         Self { values, stride: WIDTH, count: values.len() / WIDTH }
     }
@@ -34,7 +34,7 @@ impl<T> WeightLines<'_, T> {
     }
 }
 
-/// Lines of pairs of neighbouring inputs in bf16, of [`WIDTH`] outputs each: both of the first output, and so on.
+/// Lines of pairs of neighbouring inputs in bf16, of [`WIDTH`] outputs each: both inputs of the first output, and so on.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(super) struct PairLines<'a> {
@@ -44,7 +44,7 @@ pub(super) struct PairLines<'a> {
     pub count: usize,
 }
 
-/// Adds the products of at most [`ROWS`] rows of `xs`, of `d_in` values each, with lines to the tile. The processor multiplies pairs
+/// Adds the products of at most [`ROWS`] rows of `xs`, of `d_in` values each, with lines to the tile. Uses the processor's pair instruction
 /// (`vdpbf16ps`), which is twice as fast as [`sums`] and needs no widening.
 ///
 /// # Panics
@@ -68,21 +68,21 @@ pub(super) fn sums_of_pairs(xs: &[bf16], d_in: usize, lines: PairLines<'_>, tile
     }
 }
 
-/// Returns whether the processor has [`sums_of_pairs`].
+/// Returns whether the processor supports [`sums_of_pairs`].
 pub(super) fn has_pairs() -> bool {
     crate::bf16::supported()
 }
 
 #[cfg(target_arch = "x86_64")]
 mod pairs {
-    //! Loops count places: closures over registers can't be inlined into functions with target features.
+    //! Loops use indices, since closures over registers can't be inlined into functions with target features.
     #![allow(clippy::needless_range_loop)]
 
     use super::{OutputTile, PairLines, ROWS, WIDTH};
     use half::bf16;
     use std::arch::x86_64::*;
 
-    /// Outputs of a register.
+    /// Number of outputs in a register.
     const LANES: usize = 16;
 
     /// # Safety
@@ -125,7 +125,7 @@ mod pairs {
 
 /// A value of [`WeightLines`].
 pub(super) trait LineValue: FloatElement {
-    /// Calls the function that is compiled for the processor's registers; returns whether there is one.
+    /// Calls the function that is compiled for the processor's registers. Returns whether there is one.
     fn in_registers(xs: &[f32], d_in: usize, first: usize, lines: WeightLines<'_, Self>, tile: &mut OutputTile) -> bool;
 }
 
@@ -152,8 +152,8 @@ macro_rules! value {
 value!(f32, avx512, avx2);
 value!(bf16, avx512_of_bf16, avx2_of_bf16);
 
-/// Adds the products of at most [`ROWS`] rows of `xs`, of `d_in` values each, with lines to the tile. The first line is that of
-/// the `first` input.
+/// Adds the products of at most [`ROWS`] rows of `xs`, of `d_in` values each, with lines to the tile. The first line is that of the `first`
+/// input.
 pub(super) fn sums<T: LineValue>(xs: &[f32], d_in: usize, first: usize, lines: WeightLines<'_, T>, tile: &mut OutputTile) {
     lines.check();
     if !T::in_registers(xs, d_in, first, lines, tile) {
@@ -161,7 +161,7 @@ pub(super) fn sums<T: LineValue>(xs: &[f32], d_in: usize, first: usize, lines: W
     }
 }
 
-/// Computes the same sums on any processor.
+/// Computes [`sums`] on any processor.
 fn plainly<T: LineValue>(xs: &[f32], d_in: usize, first: usize, lines: WeightLines<'_, T>, tile: &mut OutputTile) {
     for (row, sums) in xs.chunks_exact(d_in).zip(tile) {
         for (x, line) in row[first..].iter().zip(lines.values.chunks(lines.stride)).take(lines.count) {
@@ -170,8 +170,8 @@ fn plainly<T: LineValue>(xs: &[f32], d_in: usize, first: usize, lines: WeightLin
     }
 }
 
-/// Computes the same sums in vector registers. A tile of `$rows` rows and `$parts` registers of outputs takes nearly all of them.
-/// It is written out because otherwise the compiler leaves the sums in memory.
+/// Computes [`sums`] in vector registers. A tile of `$rows` rows and `$parts` registers of outputs takes nearly all of them. The loops are
+/// unrolled by hand because otherwise the compiler leaves the sums in memory.
 #[cfg(target_arch = "x86_64")]
 macro_rules! in_registers {
     ($name:ident, $features:literal, $value:ty, $of_line:path, $lanes:literal, $rows:literal, $parts:literal,
@@ -222,7 +222,7 @@ macro_rules! in_registers {
                     }
                     for k in 0..lines.count {
                         let line = lines.values.as_ptr().add(k * lines.stride + first);
-                        // Not by a closure, which can't be inlined here.
+                        // A closure can't be inlined here.
                         let mut weights = [$zero(); $parts];
                         for p in 0..$parts {
                             weights[p] = $of_line(line.add(p * $lanes));
@@ -272,7 +272,7 @@ mod widening {
     }
 }
 
-/// Calls the macro above with what is the same for all types of values.
+/// Calls the macro above with the arguments that all value types share.
 #[cfg(target_arch = "x86_64")]
 macro_rules! of_values {
     ($avx512:ident, $avx2:ident, $value:ty, $of_512:path, $of_256:path) => {
@@ -318,7 +318,7 @@ mod tests {
 
     type SumsFunction<T> = unsafe fn(&[f32], usize, usize, WeightLines<'_, T>, &mut OutputTile);
 
-    /// Asserts that functions, if the processor has their registers, give the bits of plain sums of these values.
+    /// Asserts that the functions whose registers the processor has return the bits of plain sums.
     fn assert_same<T: LineValue>(values: &[T], by: [(bool, SumsFunction<T>); 2]) {
         let d_in = 37;
         let all: Vec<f32> = (0..ROWS * d_in).map(|i| ((i * 29) % 83) as f32 / 41.0 - 1.0).collect();

@@ -1,6 +1,6 @@
-//! Computes log-probabilities and entropies of given tokens directly from hidden states and the output matrix, in tiles of rows
-//! and vocabulary (`tiles.rs`), so that the complete `[M, V]` logits never exist. The backward pass recomputes each tile's logits,
-//! unless the forward pass has summed what it needs (`mean_rows.rs`).
+//! Log-probabilities and entropies of given tokens, computed directly from hidden states and the output matrix in tiles of rows and
+//! vocabulary (`tiles.rs`), so that the complete `[M, V]` logits never exist. The backward pass recomputes each tile's logits, unless the
+//! forward pass has already summed what it needs (`mean_rows.rs`).
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -31,8 +31,7 @@ fn check(hidden: &Tensor, w: &Tensor, targets: &[u32]) -> Result<(usize, usize, 
     Ok((m, d, vocab))
 }
 
-/// Computes statistics from `hidden: [M, D]`, `w: [V, D]` and target ids `[M]`, among the tokens that a `restriction` leaves each
-/// row.
+/// Computes statistics from `hidden: [M, D]`, `w: [V, D]` and target ids `[M]`, among the tokens that a `restriction` leaves each row.
 pub fn forward(
     hidden: &Tensor,
     w: &Tensor,
@@ -43,9 +42,9 @@ pub fn forward(
     statistics(hidden, w, targets, scale, restriction, false)
 }
 
-/// Computes the statistics of [`forward`] and, on the CPU, where logits are neither bounded nor restricted, what a [`backward`]
-/// for the hidden states alone needs to compute no logits, given derivatives of log-probabilities alone. That takes half as long
-/// again; any other backward pass takes as long as after [`forward`].
+/// Computes the statistics of [`forward`]. On the CPU, if logits are neither capped nor restricted, also computes the sums that let a
+/// [`backward`] for hidden states and log-probabilities only avoid computing logits. That takes half as long again; any other backward pass
+/// takes as long as after [`forward`].
 pub fn forward_for_hidden(
     hidden: &Tensor,
     w: &Tensor,
@@ -110,7 +109,7 @@ struct SoftmaxSums {
 impl SoftmaxSums {
     const NONE: Self = Self { top: f32::NEG_INFINITY, sum: 0.0, weighted: 0.0 };
 
-    /// Returns the sums over the logits of both. NaN in one of them is in the result.
+    /// Returns the sums over the logits of both. A NaN in either is propagated.
     fn merge(self, other: Self) -> Self {
         let top = if other.top > self.top { other.top } else { self.top };
         let (a, b) = (self.below(top), other.below(top));
@@ -119,7 +118,7 @@ impl SoftmaxSums {
 
     /// Returns the sums relative to a higher maximum.
     fn below(self, top: f32) -> Self {
-        // Without a logit above -inf, the sums are zero or NaN, relative to anything.
+        // Without a logit above -inf, the sums are zero or NaN, whatever they are relative to.
         if self.top == top || self.top == f32::NEG_INFINITY {
             return Self { top, ..self };
         }
@@ -139,7 +138,7 @@ fn sums_of(lines: &[f32], line: usize) -> Vec<SoftmaxSums> {
             *top = if z > *top { z } else { *top };
         }
     });
-    // Logits that are all -inf have no weight compared with those of other lines.
+    // Lines whose logits are all -inf have no weight compared with others.
     let shifts: Vec<f32> = tops.iter().map(|&top| if top == f32::NEG_INFINITY { 0.0 } else { top }).collect();
     let (mut sums, mut weighted) = (vec![0f32; line], vec![0f32; line]);
     wide!(for line in lines.chunks_exact(line) {
@@ -159,12 +158,12 @@ fn sums_of(lines: &[f32], line: usize) -> Vec<SoftmaxSums> {
     tops.into_iter().zip(sums).map(|(top, (sum, weighted))| SoftmaxSums { top, sum, weighted }).collect()
 }
 
-/// Replaces each log-probability with that of a smoothed target, of which this share is spread evenly over the vocabulary (label
-/// smoothing, Szegedy et al. 2016, arXiv 1512.00567): `1 - share` of the token's own, plus `share` of the vocabulary's mean.
-/// [`backward`] then takes derivatives with respect to these.
+/// Replaces each log-probability with that of a smoothed target, in which `share` is spread evenly over the vocabulary (label smoothing,
+/// Szegedy et al. 2016, arXiv 1512.00567): `1 - share` of the token's own, plus `share` of the vocabulary's mean. [`backward`] then takes
+/// derivatives with respect to the smoothed values.
 ///
 /// # Errors
-/// On a device, or if the sizes don't fit.
+/// If the tensors are on a device, or the sizes don't fit.
 pub fn smooth(stats: &mut TokenStats, share: f64, hidden: &Tensor, w: &Tensor, scale: LogitScale) -> Result<()> {
     let (rows, _) = matrix_dims(hidden);
     Capability::SmoothedTargets.require(hidden)?;
@@ -181,8 +180,8 @@ pub fn smooth(stats: &mut TokenStats, share: f64, hidden: &Tensor, w: &Tensor, s
     Ok(())
 }
 
-/// Returns the gradient of `hidden`, `[M, D]`, and adds that of `w` to the f32 `dw`, if given. `d_logp` and `d_entropy` are the
-/// loss's derivatives, one per row.
+/// Returns the gradient of `hidden`, `[M, D]`, and adds that of `w` to the f32 `dw`, if given. `d_logp` and `d_entropy` are the loss's
+/// derivatives, one per row.
 #[expect(clippy::too_many_arguments, reason = "one call site; the forward's inputs, its outputs and their gradients")]
 pub fn backward(
     hidden: &Tensor,
@@ -267,8 +266,8 @@ impl LogprobRows {
         });
     }
 
-    /// Replaces some lines of logits by the loss's derivatives with respect to them, `d_logp (1[j = target] - p_j) - d_entropy
-    /// p_j (ln p_j + H)`, without the target's own term.
+    /// Replaces some lines of logits with the loss's derivatives with respect to them, `d_logp (1[j = target] - p_j) - d_entropy p_j (ln
+    /// p_j + H)`, excluding the target's own term.
     fn logit_gradients(&self, lines: &mut [f32]) {
         let (log_sum, d_logp) = (self.log_sum.as_chunks::<LANES>().0, self.d_logp.as_chunks::<LANES>().0);
         let entropy = self.entropy.as_chunks::<LANES>().0;
@@ -318,8 +317,8 @@ pub fn weigh(logits: &mut [f32]) {
     });
 }
 
-/// Returns each row's mean logit over the vocabulary at temperature one, `[M]`. Without soft-capping, that is the hidden state
-/// times the mean row of the output matrix.
+/// Returns each row's mean logit over the vocabulary at temperature one, `[M]`. Without soft-capping, this is the hidden state times the
+/// mean row of the output matrix.
 pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: LogitScale) -> Result<Vec<f32>> {
     let ((_, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
     let scale = LogitScale { temperature: 1.0, ..scale };
@@ -334,7 +333,7 @@ pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: LogitScale) -> Result<Vec
     let (hs, ws) = (read(hidden)?, WeightValues::open(w.into())?);
     let block_sums = |first: usize| {
         let mut sums = vec![0f64; d];
-        // A few rows at a time, so that they are in a cache when they are added.
+        // Reads a few rows at a time, so that they are in a cache when they are added.
         for row in (first..vocab.min(first + TOKENS)).step_by(LANES) {
             let rows = ws.values(row * d..vocab.min(first + TOKENS).min(row + LANES) * d);
             wide!(for row in rows.chunks_exact(d) {
@@ -402,7 +401,7 @@ mod tests {
         }
     }
 
-    /// The whole computation in f64, row by row.
+    /// Results of the whole computation in f64, row by row.
     #[derive(Default)]
     struct NaiveLogprob {
         logp: Vec<f64>,
@@ -446,7 +445,7 @@ mod tests {
 
     #[test]
     fn tiles_agree_with_whole_rows_in_double_precision() {
-        // Less than a register of rows and a task's tokens, several blocks, several panels of rows, and both.
+        // Less than a register of rows and less than a task's tokens, several blocks, several panels of rows, and both.
         let sizes = [(1, 3), (7, 300), (6, 2 * TOKENS + 9), (ROWS + 3, 70), (ROWS + 17, TOKENS + 1)];
         for ((m, vocab), scale) in sizes.into_iter().flat_map(|size| SCALES.map(|scale| (size, scale))) {
             let (h, w) = (values(m * D, 1, 2.0), values(vocab * D, 2, 2.0));
@@ -461,7 +460,7 @@ mod tests {
                 close(&format!("logp, {case}"), &stats.logp, &want.logp);
                 close(&format!("entropy, {case}"), &stats.entropy, &want.entropy);
                 assert_eq!(stats.top, want.top, "{case}");
-                // Gradients are added to what is there.
+                // Gradients are added to the existing values.
                 let dw = matrix(vec![1.0; vocab * D], D);
                 let back = |dw| backward(&ht, &wt, &targets, scale, None, &stats, &d_logp, d_entropy, dw).unwrap();
                 let (dh, frozen) = (super::super::to_vec(&back(Some(&dw))).unwrap(), super::super::to_vec(&back(None)).unwrap());
@@ -469,7 +468,7 @@ mod tests {
                 let added: Vec<f64> = want.dw.iter().map(|x| x + 1.0).collect();
                 close(&format!("dw, {case}"), &super::super::to_vec(&dw).unwrap(), &added);
                 assert_eq!(dh, frozen, "{case}");
-                // The forward pass may have done the work for this.
+                // The forward pass may have done the work for this gradient.
                 let early = forward_for_hidden(&ht, &wt, &targets, scale, None).unwrap();
                 assert_eq!((&early.logp, &early.entropy, &early.top), (&stats.logp, &stats.entropy, &stats.top), "{case}");
                 let dh = backward(&ht, &wt, &targets, scale, None, &early, &d_logp, d_entropy, None).unwrap();
@@ -524,7 +523,7 @@ mod tests {
         let product = |h: &[f32], w: &[f32]| h.iter().zip(w).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
         let mean = |h: &[f32]| w.chunks(D).map(|w| product(h, w)).sum::<f64>() / vocab as f64;
         let want: Vec<f64> = h.chunks(D).map(mean).collect();
-        // So loose a bound that it changes nothing: both ways give the same.
+        // The cap is so loose that it changes nothing, so both ways give the same.
         let bounded = LogitScale { cap: Some(1e5), ..LogitScale::from(5.0) };
         close("bounded", &mean_logits(&matrix(h.clone(), D), &matrix(w.clone(), D), bounded).unwrap(), &want);
         close("mean logits", &mean_logits(&matrix(h, D), &matrix(w.clone(), D), 5.0.into()).unwrap(), &want);

@@ -52,8 +52,8 @@ impl LowRankAdapter<'_> {
         })
     }
 
-    /// Adds the gradients of the two matrices, given `x: [N, in]` and `dy: [N, out]`, to `gradient`, and that of `x` to `dx`, if
-    /// these are given. Recomputes `x A^T`, which is cheaper than keeping it in memory.
+    /// Adds the gradients of the two matrices, given `x: [N, in]` and `dy: [N, out]`, to `gradient`, and that of `x` to `dx`, if these are
+    /// given. Recomputes `x A^T`, which is cheaper than storing it.
     pub fn backward(&self, x: &Tensor, dy: &Tensor, gradient: Option<LowRankGradient<'_>>, dx: Option<&Tensor>) -> Result<()> {
         let (r, d_in, d_out) = self.dims()?;
         let (n, x_in) = matrix_dims(x);
@@ -65,7 +65,7 @@ impl LowRankAdapter<'_> {
         let (xs, dys, a, b) = (WeightValues::open(x.into())?, WeightValues::open(dy.into())?, read(self.a)?, read(self.b)?);
         let (xs, dys) = (xs.rows(x, self.precision)?, dys.rows(dy, self.precision)?);
         let (a, b) = (MatrixView::new(&a, r, d_in), MatrixView::new(&b, d_out, r));
-        // s dy B, the gradient of x A^T.
+        // `s dy B` is the gradient of `x A^T`.
         let d_inner = gemm::product(dys, b, self.scale, self.precision.on_all_threads());
         let d_inner = MatrixView::new(&d_inner, n, r);
         if let Some(gradient) = gradient {

@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 /// Time spent on each measurement, after a warm-up round.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Shortest product that counts, so that the overhead of starting it is negligible.
+/// Minimum duration of a measured product, so that the overhead of starting it is negligible.
 const LONG_ENOUGH: Duration = Duration::from_millis(10);
 
-/// Number of times that memory is read before waiting for a device.
+/// Number of reads of memory before waiting for a device.
 const PASSES: usize = 4;
 
 /// Sizes of the square matrices that are tried.
 const SMALLEST: usize = 1024;
 const LARGEST: usize = 8192;
 
-/// Returns the shortest time of a round: other work on the machine makes rounds longer, never shorter.
+/// Returns the shortest time of a round. Other work on the machine makes rounds longer, never shorter.
 fn fastest(device: &Device, mut round: impl FnMut() -> Result<()>) -> Result<Duration> {
     let mut timed = || -> Result<Duration> {
         let begun = Instant::now();
@@ -36,11 +36,11 @@ fn fastest(device: &Device, mut round: impl FnMut() -> Result<()>) -> Result<Dur
     Ok(least)
 }
 
-/// Returns the bandwidth of reading `bytes` of f32 repeatedly, in bytes per second. Data that fits into a cache is read from
-/// there, like weights from token to token.
+/// Returns the bandwidth of reading `bytes` of f32 repeatedly, in bytes per second. Data that fits into a cache is read from the cache,
+/// like weights from token to token.
 pub fn read_rate(device: &Device, bytes: usize) -> Result<f64> {
     let values = (bytes / size_of::<f32>()).max(1);
-    // On the CPU, zeros could all be the same page of memory.
+    // On the CPU, zeros could all map to the same page of memory.
     let t = if device.is_cpu() { Tensor::ones(values, DType::F32, device)? } else { Tensor::zeros(values, DType::F32, device)? };
     let time = if device.is_cpu() {
         let values = read(&t)?;
@@ -54,9 +54,9 @@ pub fn read_rate(device: &Device, bytes: usize) -> Result<f64> {
     Ok((PASSES * values * size_of::<f32>()) as f64 / time.as_secs_f64())
 }
 
-/// Adds up values as fast as they can be read, on all threads.
+/// Sums values as fast as they can be read, on all threads.
 fn sum(values: &[f32]) -> f32 {
-    /// Interleaved sums, enough registers of them that no addition waits for another.
+    /// Number of interleaved sums: enough registers that no addition waits for another.
     const LANES: usize = 128;
     let part = |values: &[f32]| {
         let mut lanes = [0f32; LANES];
@@ -68,7 +68,7 @@ fn sum(values: &[f32]) -> f32 {
     values.par_chunks(values.len().div_ceil(rayon::current_num_threads()).max(1)).map(part).sum()
 }
 
-/// Returns a square matrix of irregular numbers from -1 to 1: with zeros, a device uses less power and is faster.
+/// Returns a square matrix of irregular numbers from -1 to 1. With zeros, a device uses less power and is faster.
 fn noise(n: usize, seed: u32, dtype: DType, device: &Device) -> Result<Tensor> {
     // Numerical Recipes' linear congruential generator; the high bits are used.
     let next = |x: &mut u32| {
@@ -79,8 +79,8 @@ fn noise(n: usize, seed: u32, dtype: DType, device: &Device) -> Result<Tensor> {
     cast(&from_vec((0..n * n).map(|_| next(&mut state)).collect(), (n, n), device)?, dtype)
 }
 
-/// Returns floating-point operations per second in products of square matrices, at the smallest size that keeps the device busy.
-/// On the CPU, operands are rounded to `dtype`.
+/// Returns floating-point operations per second in products of square matrices, at the smallest size that keeps the device busy. On the
+/// CPU, operands are rounded to `dtype`.
 pub fn product_rate(device: &Device, dtype: DType) -> Result<f64> {
     let mut n = SMALLEST;
     let precision = if dtype == DType::BF16 { Precision::Bf16 } else { Precision::F32 };

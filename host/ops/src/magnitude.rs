@@ -1,6 +1,6 @@
-//! A linear layer whose weight is `m V / |V|` by rows, with `V = W + s B A`: each output has a magnitude of its own beside the
-//! direction that a low-rank adapter changes (DoRA, Liu et al. 2024, arXiv 2402.09353, equation 5). As in its section 4.3 and in
-//! the `peft` package, the lengths `|V|` count as constants in the gradient. CPU only.
+//! A linear layer whose weight is `m V / |V|` by rows, with `V = W + s B A`: each output has a separate magnitude in addition to the
+//! direction that a low-rank adapter changes (DoRA, Liu et al. 2024, arXiv 2402.09353, equation 5). As in its section 4.3 and in the `peft`
+//! package, the lengths `|V|` count as constants in the gradient. CPU only.
 
 use super::gemm::{WriteMode, matmul};
 use super::low_rank::LowRankAdapter;
@@ -12,18 +12,18 @@ use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-/// Maximum number of a weight's values that are held at once in f32.
+/// Maximum number of a weight's values in f32 at once.
 const MOST: usize = 1 << 22;
 
-/// Outputs per task in sums over rows.
+/// Number of outputs per task in sums over rows.
 const OUTPUTS_PER_TASK: usize = 128;
 
 /// Magnitudes, and the lengths that they replace.
 #[derive(Clone, Copy, Debug)]
 pub struct Magnitude<'a> {
-    /// `m`, `[out]`
+    /// Magnitudes `m`, `[out]`.
     pub values: &'a Tensor,
-    /// `|V|`, `[out]`, from [`lengths`].
+    /// Lengths `|V|`, `[out]`, from [`lengths`].
     pub lengths: &'a Tensor,
 }
 
@@ -56,7 +56,7 @@ pub fn lengths<'a>(w: impl Into<WeightMatrix<'a>>, adapter: &LowRankAdapter<'_>)
 }
 
 impl Magnitude<'_> {
-    /// Returns `m / |V|`, `[out]`: 0 where a direction has no length, whose outputs are 0.
+    /// Returns `m / |V|`, `[out]`; 0 where a direction has zero length, so that its outputs are 0.
     fn gains(&self) -> Result<Vec<f32>> {
         let (values, lengths) = (read(self.values)?, read(self.lengths)?);
         if values.len() != lengths.len() {
@@ -73,7 +73,7 @@ impl Magnitude<'_> {
         Err(Error::Shape { op: "magnitude", detail: format!("{} for {:?}", self.values.elem_count(), y.shape()) })
     }
 
-    /// Turns `y: [N, out]`, the product of the input with `V`, into that with the layer's weight, and adds the bias `[out]`.
+    /// Converts `y: [N, out]`, the product of the input with `V`, to that with the layer's weight, and adds the bias `[out]`.
     ///
     /// # Errors
     /// If the shapes don't fit, or the tensors are not on the CPU.
@@ -95,8 +95,8 @@ impl Magnitude<'_> {
         })
     }
 
-    /// Returns the gradient of the product with `V`, given that of the layer's output, and adds the magnitudes' to `d_values`.
-    /// `u` is that product; both are `[N, out]`.
+    /// Returns the gradient of the product with `V`, given that of the layer's output, and adds the magnitudes' to `d_values`. `u` is that
+    /// product; both are `[N, out]`.
     ///
     /// # Errors
     /// As [`Magnitude::apply`].
@@ -133,7 +133,7 @@ impl Magnitude<'_> {
         tensor(du, dy.shape())
     }
 
-    /// Multiplies the rows of `v: [out, in]`, of which these are the lengths, so that it becomes the layer's weight.
+    /// Scales the rows of `v: [out, in]`, whose lengths these are, so that it becomes the layer's weight.
     ///
     /// # Errors
     /// As [`Magnitude::apply`].

@@ -81,7 +81,7 @@ pub(super) fn normal_below(x: f32) -> f32 {
     p = p.mul_add(t, 0.374_091_96);
     p = p.mul_add(t, 1.000_023_7);
     p = p.mul_add(t, -1.265_512_2);
-    // Rounding a large square would be an error of the exponential function's argument: the square's own rounding is added back.
+    // Rounding a large square would add an error to the exponential function's argument, so the square's rounding error is added back.
     let square = z * z;
     let rest = z.mul_add(z, -square);
     let tail = 0.5 * t * exp(p - square) * (1.0 - rest);
@@ -90,8 +90,7 @@ pub(super) fn normal_below(x: f32) -> f32 {
 
 const LANES: usize = 16;
 
-/// Reduces lanes pairwise by halves, which stays in vector registers; a sequential sum would make each addition wait for the
-/// previous one.
+/// Reduces lanes pairwise by halves, which stays in vector registers. In a sequential sum, each addition would wait for the previous one.
 #[inline(always)]
 fn reduce_lanes(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = LANES / 2;
@@ -213,7 +212,7 @@ mod tests {
             sum += step / 6.0 * (density(x) + 4.0 * density(x + step / 2.0) + density(x + step));
             x += step;
             let got = f64::from(normal_below(x as f32));
-            // Where the argument itself is rounded, the tail's slope multiplies that.
+            // Where the argument itself is rounded, the error is multiplied by the tail's slope.
             let allowed = (8e-7 + x * x * 2e-7) * sum.max(1e-30);
             assert!(x < -9.0 || (got - sum).abs() <= allowed, "{x}: {got}, want {sum}");
         }

@@ -1,7 +1,7 @@
-//! The derivatives of log-probabilities with respect to hidden states, summed while the logits are computed. With `p` a row's
-//! probabilities and `w` the output matrix, `d logp / d h = (1 - p_target) w_target - sum_{j != target} p_j w_j`, and the sum only has to be
-//! rescaled when a block of the vocabulary brings a new maximum (as in FlashAttention, Dao et al. 2022, arXiv 2205.14135). A backward
-//! pass then computes no logits, unless it needs more than that.
+//! Derivatives of log-probabilities with respect to hidden states, summed while the logits are computed. With `p` a row's probabilities and
+//! `w` the output matrix, `d logp / d h = (1 - p_target) w_target - sum_{j != target} p_j w_j`. The sum only has to be rescaled when a
+//! block of the vocabulary brings a new maximum (as in FlashAttention, Dao et al. 2022, arXiv 2205.14135). A backward pass that needs only
+//! these derivatives then computes no logits.
 
 use super::gemm::{WriteMode, matmul};
 use super::math::exp;
@@ -11,22 +11,22 @@ use super::view::MatrixView;
 use super::weight_storage::WeightValues;
 use rayon::prelude::*;
 
-/// For each row, the sum of the output matrix's rows of all tokens but the target, weighted by their probabilities; until it is
-/// `divided`, by `exp(z - top)`.
+/// For each row, the sum of the output matrix's rows for all tokens but the target, weighted by their probabilities, or by `exp(z - top)`
+/// before [`MeanRows::divided`].
 #[derive(Clone, Debug)]
 pub(super) struct MeanRows {
-    /// `[M, D]`
+    /// Sums, `[M, D]`.
     values: Vec<f32>,
     d: usize,
 }
 
 impl MeanRows {
-    /// Creates sums of nothing for `m` rows of `d` values.
+    /// Creates empty sums for `m` rows of `d` values.
     pub(super) fn new(m: usize, d: usize) -> Self {
         Self { values: vec![0.0; m * d], d }
     }
 
-    /// Adds a tile's tokens, whose logits become weights. `tops` are its rows' maxima before this tile and with it.
+    /// Adds a tile's tokens. Their logits are replaced with weights. `tops` are the rows' maxima before and including this tile.
     pub(super) fn add(
         &mut self,
         tile: &LogitTile,
@@ -45,7 +45,7 @@ impl MeanRows {
                 row.iter_mut().for_each(|x| *x *= factor);
             }
         });
-        // Logits that are all -inf have no weight.
+        // Rows whose logits are all -inf have no weight.
         let mut shifts: Vec<f32> = tops.1.iter().map(|&top| if top == f32::NEG_INFINITY { 0.0 } else { top }).collect();
         shifts.resize(line, 0.0);
         logits.par_chunks_mut(TOKENS_PER_TASK * line).for_each(|lines| {
@@ -83,7 +83,7 @@ impl MeanRows {
         let rows = dh.par_chunks_mut(d.max(1)).zip(self.values.par_chunks(d.max(1)));
         rows.zip(targets.par_iter().zip(logp).zip(d_logp)).for_each(|((dh, others), ((&target, logp), d_logp))| {
             let target = w.values(target as usize * d..(target as usize + 1) * d);
-            // 1 - p without cancellation.
+            // `1 - p` without cancellation.
             let (left, by) = (-logp.exp_m1(), factor * d_logp);
             dh.iter_mut().zip(others).zip(&*target).for_each(|((dh, others), target)| *dh = by * (left * target - others));
         });

@@ -4,20 +4,19 @@
 use super::{Error, Result};
 use rayon::prelude::*;
 
-/// Numbers of a block.
+/// Number of values in a block.
 pub const BLOCK: usize = 32;
 
-/// Bytes of a block's numbers; the first of a byte's two is in its low bits.
+/// Number of bytes of a block's values. The first of a byte's two values is in its low bits.
 pub const BYTES: usize = BLOCK / 2;
 
-/// The numbers, by their bits.
+/// Values by their bits.
 const NUMBERS: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
-/// Exponent of a block whose bits are zero.
+/// Exponent of a block whose exponent bits are zero.
 const BIAS: i32 = 127;
 
-/// Returns the values of blocks, given their bits and their exponents. A block whose exponent stands for no number has values that
-/// are not finite.
+/// Returns the values of blocks, given their bits and their exponents. A block with a NaN exponent has values that are not finite.
 pub fn unpack(blocks: &[u8], exponents: &[u8]) -> Result<Vec<f32>> {
     if blocks.len() != exponents.len() * BYTES {
         return Err(Error::Shape { op: "mxfp4", detail: format!("{} bytes for {} blocks", blocks.len(), exponents.len()) });

@@ -1,5 +1,5 @@
-//! Uniform noise whose random numbers depend on what it is added to, as in `dropout.rs`: a key, the text up to each token, and
-//! the feature. So the noise is the same however rows are packed, split or recomputed. CPU only.
+//! Uniform noise whose random numbers depend only on a key, the text up to each token, and the feature, as in `dropout.rs`. So the noise is
+//! the same however rows are packed, split or recomputed. CPU only.
 
 use super::dropout::mixed_bits;
 use super::slices::write;
@@ -12,7 +12,7 @@ use rayon::prelude::*;
 pub struct UniformNoise<'a> {
     /// A number for each row, from [`super::Forest::texts`].
     pub rows: &'a [u64],
-    /// The maximum magnitude of each row's noise.
+    /// Maximum magnitude of each row's noise.
     pub bounds: &'a [f32],
     /// Distinguishes noise of the same rows.
     pub key: u64,
@@ -22,7 +22,7 @@ impl UniformNoise<'_> {
     /// Adds to each value of `x: [N, D]` an independent number that is uniform between minus and plus the row's bound.
     ///
     /// # Errors
-    /// If there is not a number and a bound for each row, or `x` is not on the CPU.
+    /// If the number of rows or bounds differs, or `x` is not on the CPU.
     pub fn add_to(&self, x: &Tensor) -> Result<()> {
         let (rows, width) = matrix_dims(x);
         if rows != self.rows.len() || rows != self.bounds.len() {
@@ -71,8 +71,8 @@ mod tests {
         assert!(one.iter().all(|x| x.abs() <= 1.0) && one == noise(1) && one != other);
         let n = one.len() as f64;
         let mean = |of: &dyn Fn(usize) -> f64| (0..one.len()).map(of).sum::<f64>() / n;
-        // Moments of the uniform distribution between -1 and 1: E x^k is 1 / (k + 1) for even k, 0 for odd k; within five
-        // standard deviations, of which the variance of x^k is 1 / (2 k + 1) - (E x^k)^2.
+        // Moments of the uniform distribution between -1 and 1: E x^k is 1 / (k + 1) for even k, 0 for odd k; within five standard
+        // deviations, where the variance of x^k is 1 / (2 k + 1) - (E x^k)^2.
         for k in 1..=4 {
             let want = if k % 2 == 0 { 1.0 / f64::from(k + 1) } else { 0.0 };
             let deviation = ((1.0 / f64::from(2 * k + 1) - want * want) / n).sqrt();

@@ -17,7 +17,7 @@ fn inverse_rms(row: &[f32], eps: f64) -> f32 {
     (1.0 / (f64::from(dot(row, row)) / row.len() as f64 + eps).sqrt()) as f32
 }
 
-/// Normalises `x: [.., d]` with the weight `w: [d]`. Returns the shape of `x`, on the CPU in f32 or, if `rounds`, in bf16.
+/// Normalises `x: [.., d]` with the weight `w: [d]`. The result has the shape of `x`. On the CPU, it is in f32 or, if `rounds`, in bf16.
 pub fn forward(x: &Tensor, w: &Tensor, eps: f64, rounds: bool) -> Result<Tensor> {
     on_device!(x, cuda::norm::forward(x, w, eps));
     if rounds { normalised::<bf16>(x, w, eps) } else { normalised::<f32>(x, w, eps) }
@@ -46,7 +46,7 @@ fn normalised<O: FloatElement>(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tenso
     tensor_of(out, x.shape())
 }
 
-/// Adds the gradient of `x` to `dx`, and that of `w` to `dw` if given. Recomputes each row's norm instead of keeping it.
+/// Adds the gradient of `x` to `dx`, and that of `w` to `dw` if given. Recomputes each row's norm instead of storing it.
 pub fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tensor, dw: Option<&Tensor>) -> Result<()> {
     on_device!(x, cuda::norm::backward(x, w, eps, dy, dx, dw));
     let (_, d) = matrix_dims(x);
@@ -54,7 +54,7 @@ pub fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tensor, dw: 
     if dys.len() != xs.len() || dx.elem_count() != xs.len() {
         return Err(Error::Shape { op: "rms_norm backward", detail: format!("{:?} with gradient {:?}", x.shape(), dy.shape()) });
     }
-    // Slices: each place of what was read would be looked up through the tensor.
+    // Slices avoid a lookup through the tensor for each index.
     let (xs, ws, dys) = (&xs[..], &ws[..], &dys[..]);
     let task = d * ROWS_PER_TASK;
     let wanted = dw.is_some();

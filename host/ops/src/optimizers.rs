@@ -1,4 +1,4 @@
-//! Updates a parameter by the optimizers other than AdamW. CPU only; sums over a parameter have a fixed order.
+//! Updates a parameter by the optimizers other than AdamW. CPU only. Sums over a parameter have a fixed order.
 
 use super::gemm::product;
 use super::reduce::squares;
@@ -8,13 +8,13 @@ use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-/// Values per task.
+/// Number of values per task.
 const CHUNK: usize = 1 << 14;
 
-/// Rows per task when columns are summed; constant, so that the order of the sums is too.
+/// Number of rows per task when columns are summed; constant, so that the order of the sums is too.
 const ROWS: usize = 256;
 
-/// The scalars that every update rule has.
+/// Scalars of every update rule.
 #[derive(Clone, Copy, Debug)]
 pub struct CommonScalars {
     /// Learning rate.
@@ -39,9 +39,9 @@ impl CommonScalars {
 pub struct Sgd {
     /// Decay of the buffer.
     pub momentum: f64,
-    /// Dampening: the share of the gradient that the buffer lacks.
+    /// Dampening: the fraction of the gradient that is not added to the buffer.
     pub dampening: f64,
-    /// Whether momentum is Nesterov's.
+    /// Whether to use Nesterov momentum.
     pub nesterov: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct Sgd {
 pub struct RmsProp {
     /// Decay of the mean of squared gradients.
     pub alpha: f64,
-    /// Added to its root.
+    /// Epsilon added to the root of the mean.
     pub eps: f64,
     /// Decay of the buffer.
     pub momentum: f64,
@@ -68,15 +68,15 @@ pub struct Lion {
 /// Adafactor (Shazeer and Stern 2018, arXiv 1804.04235), with a learning rate from the schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct Adafactor {
-    /// Added to the squared gradient.
+    /// Epsilon added to the squared gradient.
     pub eps: f64,
-    /// Largest root mean square of an update.
+    /// Maximum root mean square of an update.
     pub clip_threshold: f64,
     /// Exponent of the second moment's decay.
     pub decay_rate: f64,
     /// Decay of the first moment, if there is one.
     pub beta1: Option<f64>,
-    /// Whether the rate is multiplied by the parameter's root mean square, or by this minimum if that is smaller.
+    /// Whether to scale the rate by the parameter's root mean square, and the minimum of that scale.
     pub scale_parameter: Option<f64>,
 }
 
@@ -85,12 +85,12 @@ pub struct Adafactor {
 pub enum SecondMoment<'a> {
     /// Means over the rows and the columns of a matrix.
     Factored {
-        /// One for each row.
+        /// Mean of each row.
         rows: &'a Tensor,
-        /// One for each column.
+        /// Mean of each column.
         columns: &'a Tensor,
     },
-    /// One for each value.
+    /// Mean of each value.
     Full(&'a Tensor),
 }
 
@@ -99,15 +99,15 @@ pub enum SecondMoment<'a> {
 pub struct Muon {
     /// Decay of the buffer.
     pub momentum: f64,
-    /// Whether momentum is Nesterov's.
+    /// Whether to use Nesterov momentum.
     pub nesterov: bool,
     /// Number of iterations of the orthogonalization.
     pub ns_steps: usize,
-    /// Factor of the rate for the orthogonalized update.
+    /// Factor of the learning rate for the orthogonalized update.
     pub adjusted: f64,
 }
 
-/// Checks that all tensors of an update have the same size.
+/// Returns an error if the tensors of an update have different sizes.
 fn check(op: &'static str, param: &Tensor, others: &[&Tensor]) -> Result<()> {
     match others.iter().find(|t| t.elem_count() != param.elem_count()) {
         Some(other) => Err(Error::Shape { op, detail: format!("parameter {:?} with {:?}", param.shape(), other.shape()) }),
@@ -133,7 +133,7 @@ pub fn sgd(param: &Tensor, grad: &Tensor, buffer: Option<&Tensor>, rule: Sgd, s:
         });
     };
     check("sgd", param, &[buffer])?;
-    // The first gradient fills the buffer as it is.
+    // The first gradient is copied to the buffer, without dampening.
     let (momentum, share) = if s.t == 1 { (0.0, 1.0) } else { (rule.momentum as f32, 1.0 - rule.dampening as f32) };
     let ahead = rule.nesterov.then_some(rule.momentum as f32);
     write_both(param, buffer, |ps, bs| {
@@ -223,7 +223,7 @@ pub fn lion(param: &Tensor, grad: &Tensor, moment: &Tensor, rule: Lion, s: Commo
     })
 }
 
-/// Updates `param`, its second moment, and its first if there is one, in place.
+/// Updates `param`, its second moment, and its first moment if there is one, in place.
 ///
 /// # Errors
 /// As [`sgd`].
@@ -316,7 +316,7 @@ impl<'a> AdafactorDirection<'a> {
         row * self.columns[i % width] * f64::from(self.gradient[i]) * self.scale
     }
 
-    /// Returns the sum of the squares.
+    /// Returns the sum of squares.
     fn squares(&self) -> f64 {
         let n = self.gradient.len();
         let part = |part: usize| (part * CHUNK..n.min((part + 1) * CHUNK)).map(|i| self.at(i).powi(2)).sum::<f64>();
@@ -354,11 +354,11 @@ pub fn muon(param: &Tensor, grad: &Tensor, buffer: &Tensor, rule: Muon, s: Commo
     write(param, |ps| ps.par_iter_mut().zip(update.par_iter()).for_each(|(p, u)| *p = *p * decay - step * u))
 }
 
-/// Returns a matrix whose singular values are brought close to one by the Newton-Schulz iteration.
+/// Returns a matrix whose singular values the Newton-Schulz iteration has brought close to one.
 fn orthogonalized(mut x: Vec<f32>, height: usize, width: usize, steps: usize) -> Vec<f32> {
     /// Jordan's coefficients of the iteration.
     const COEFFICIENTS: (f32, f32, f32) = (3.4445, -4.775, 2.0315);
-    /// Minimum norm that a matrix is divided by.
+    /// Minimum norm by which a matrix is divided.
     const EPS: f64 = 1e-7;
     let tall = height > width;
     if tall {

@@ -1,10 +1,9 @@
 //! Products of a weight with few rows, as for each generated token.
 //!
-//! Here, a general product would spend most of its time rearranging its operands. A weight in f32 is rearranged once. A weight in
-//! fewer bits is kept in memory once, as stored, and is rearranged in the L1 cache whenever it is read. A tile of rows and
-//! outputs is summed in vector registers, each output's terms in the order of the inputs, so a row's result depends neither on
-//! the other rows nor on how the weight is stored. In bf16 and in 8 bits, kernels that also round the rows read the weight in place
-//! (`bf16/few_rows.rs`, `int8.rs`).
+//! For few rows, a general product would spend most of its time rearranging its operands. A weight in f32 is rearranged once. A weight in
+//! fewer bits is stored only once, unchanged, and is rearranged in the L1 cache whenever it is read. A tile of rows and outputs is summed
+//! in vector registers, each output's terms in the order of the inputs. So a row's result depends neither on the other rows nor on how the
+//! weight is stored. In bf16 and in 8 bits, kernels that also round the rows read the weight in place (`bf16/few_rows.rs`, `int8.rs`).
 
 #[cfg(target_arch = "x86_64")]
 use super::bf16;
@@ -23,20 +22,20 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Below this many multiplications, a second thread gains nothing.
+/// Minimum number of multiplications for which a second thread pays off.
 const WORTH_WAKING: usize = 1 << 23;
 
-/// Below this many multiplications, a second thread that is awake ([`team::with_team`]) gains nothing.
+/// Minimum number of multiplications for which a second, spinning thread ([`team::with_team`]) pays off.
 const WORTH_SHARING: usize = 1 << 16;
 
-/// Parts of a product per thread, so that a thread that starts late leaves some to the others.
+/// Number of parts of a product per thread, so that a thread that starts late leaves some to the others.
 const PARTS_PER_THREAD: usize = 4;
 
-/// Inputs whose weights are transposed together, within the L1 cache.
+/// Number of inputs whose weights are transposed together, within the L1 cache.
 const TURNED: usize = 16;
 
 thread_local! {
-    /// A buffer for each thread. A part of a product is often a single group, too small for clearing new memory.
+    /// Buffer of each thread. A part of a product is often a single group, too small for clearing new memory.
     static ROOM: RefCell<UnpackScratch> = RefCell::new(UnpackScratch::new());
 }
 
@@ -44,13 +43,13 @@ thread_local! {
 #[derive(Clone, Debug)]
 pub struct Panels {
     weight: PanelWeight,
-    /// Bytes copied for the weight.
+    /// Number of bytes copied for the weight.
     copied: usize,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has kernels that round rows"))]
     precision: Precision,
     /// Whether rows are rounded to 8 bits.
     in_integers: bool,
-    /// One value per output, padded to complete groups.
+    /// Bias of each output, padded to complete groups.
     bias: Vec<f32>,
     d_in: usize,
     d_out: usize,
@@ -60,7 +59,7 @@ pub struct Panels {
 enum PanelWeight {
     /// Outputs in groups of [`WIDTH`], each group as `[in, WIDTH]`.
     LaidOut(Vec<f32>),
-    /// In bf16 or f16.
+    /// Weight in bf16 or f16.
     Half(Tensor),
     /// Codes and scales.
     Quantized(Tensor, Tensor, QuantizationScheme),
@@ -84,8 +83,8 @@ fn laid_out(w: &Tensor) -> Result<Vec<f32>> {
 }
 
 impl Panels {
-    /// Creates panels from `w: [out, in]` and `b: [out]`. In bf16, a weight in f32 is rounded, and so are rows if the processor
-    /// benefits.
+    /// Creates panels from `w: [out, in]` and `b: [out]`. In bf16, an f32 weight is rounded, and so are rows if that is faster on the
+    /// processor.
     pub fn new<'a>(w: impl Into<WeightMatrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Self> {
         let w = w.into();
         let (d_out, d_in) = w.dims();
@@ -113,7 +112,7 @@ impl Panels {
         Ok(Self { weight, copied, precision, in_integers: false, bias, d_in, d_out })
     }
 
-    /// Lays out a copy of a weight in 8 bits; a quantized weight stays as it is. With weights in 8 bits, rows are rounded to 8
+    /// Creates panels with a copy of the weight in 8 bits; a quantized weight is not copied. With weights in 8 bits, rows are rounded to 8
     /// bits too.
     pub fn with_int8_weight<'a>(w: impl Into<WeightMatrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Self> {
         let w = w.into();
@@ -130,7 +129,7 @@ impl Panels {
         Ok(Self { in_integers, ..panels })
     }
 
-    /// Returns the bytes that were copied for it.
+    /// Returns the number of bytes copied for the weight.
     pub fn copied_bytes(&self) -> usize {
         self.copied + self.bias.len() * size_of::<f32>()
     }
@@ -164,7 +163,7 @@ impl Panels {
         Ok(at(groups.start * WIDTH)..at(groups.end * WIDTH))
     }
 
-    /// Returns the number of its groups of outputs.
+    /// Returns the number of groups of outputs.
     fn groups(&self) -> usize {
         self.d_out.div_ceil(WIDTH)
     }
@@ -180,13 +179,13 @@ impl Panels {
         })
     }
 
-    /// Returns the processor's kernel, if it has one for the rows.
+    /// Returns the processor's bf16 kernel, if it has one and the rows are to be rounded.
     #[cfg(target_arch = "x86_64")]
     fn kernel(&self) -> Option<bf16::Bf16Kernel> {
         bf16::kernel().filter(|_| self.precision == Precision::Bf16 && bf16::FewRows::supports(self.d_in))
     }
 
-    /// Returns the rows for it.
+    /// Returns the rows in the form that the kernel reads.
     #[cfg(target_arch = "x86_64")]
     fn few(&self, xs: &[f32], n: usize) -> Option<bf16::FewRows> {
         // SAFETY: the processor has the kernel.
@@ -213,7 +212,7 @@ impl Panels {
         }
     }
 
-    /// Returns the outputs of some groups.
+    /// Returns the range of outputs of some groups.
     #[cfg(target_arch = "x86_64")]
     fn outputs(&self, groups: Range<usize>) -> Range<usize> {
         groups.start * WIDTH..self.d_out.min(groups.end * WIDTH)
@@ -226,7 +225,7 @@ impl Panels {
         unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), out.at(row * self.d_out + first), count) };
     }
 
-    /// Computes one group's outputs for all rows, or adds them.
+    /// Computes or adds one group's outputs for all rows.
     fn panel(&self, i: usize, xs: &[f32], n: usize, dst: WriteMode, out: SharedPointer) {
         let PanelWeight::LaidOut(data) = &self.weight else { return };
         let panel = &data[i * WIDTH * self.d_in..][..WIDTH * self.d_in];
@@ -258,7 +257,7 @@ impl Panels {
         });
     }
 
-    /// Writes or adds the sums of a group's outputs for some rows from `row` on, with the bias.
+    /// Writes or adds the sums of a group's outputs, with the bias, for some rows from `row` on.
     fn finish(&self, i: usize, row: usize, tile: &[[f32; WIDTH]], dst: WriteMode, out: SharedPointer) {
         let (first, count) = (i * WIDTH, WIDTH.min(self.d_out - i * WIDTH));
         let bias = &self.bias[first..first + WIDTH];
@@ -277,16 +276,16 @@ impl Panels {
     }
 }
 
-/// A map for few rows: a product with a weight, and what a low-rank adapter adds to it.
+/// A map for few rows: a weight and an optional low-rank adapter.
 #[derive(Clone, Copy)]
 pub struct AdaptedPanels<'a> {
-    /// `[out, in]`
+    /// Weight, `[out, in]`.
     pub weight: &'a Panels,
-    /// `A: [r, in]` and `B: [out, r]`, whose second was made in f32 for products in f32. `B A x` is added.
+    /// Adapter matrices `A: [r, in]` and `B: [out, r]`; `B` was created in f32 for products in f32. `B A x` is added.
     pub low_rank: Option<[&'a Panels; 2]>,
 }
 
-/// Computes `[N, out]` of each map for `x: [N, in]`. Threads share them as if they were one, and rows are rounded once for all.
+/// Computes `[N, out]` of each map for `x: [N, in]`. Threads share all maps as if they were one, and rows are rounded once for all.
 pub fn forward_all(x: &Tensor, maps: &[AdaptedPanels<'_>]) -> Result<Vec<Tensor>> {
     let (n, d_in) = matrix_dims(x);
     for AdaptedPanels { weight, low_rank } in maps {
@@ -312,9 +311,9 @@ pub fn forward_all(x: &Tensor, maps: &[AdaptedPanels<'_>]) -> Result<Vec<Tensor>
 
 /// Rows in 8 bits.
 enum Int8Operand {
-    /// As the processor multiplies them.
+    /// Codes for a processor that multiplies them.
     Codes(int8::Int8Rows),
-    /// Their values, where it does not.
+    /// Decoded values for other processors.
     Values(Vec<f32>),
 }
 
@@ -329,7 +328,7 @@ impl Int8Operand {
 struct PanelProduct<'a> {
     panels: &'a Panels,
     stored: Option<WeightValues<'a>>,
-    /// Rows whose product with these panels is added.
+    /// Panels and rows whose product is added.
     added: Option<(&'a Panels, Vec<f32>)>,
 }
 
@@ -339,7 +338,7 @@ impl<'a> PanelProduct<'a> {
     }
 }
 
-/// Divides the groups of weights into parts, each of one of them, for products with `n` rows. Also returns whether threads share them.
+/// Divides the groups of weights into parts, each of a single weight, for products with `n` rows. Also returns whether threads share them.
 fn parts(all: &[&Panels], n: usize) -> (Vec<(usize, Range<usize>)>, bool) {
     let groups: usize = all.iter().map(|panels| panels.groups()).sum();
     let worth = if team::is_leader() { WORTH_SHARING } else { WORTH_WAKING };
@@ -353,8 +352,8 @@ fn parts(all: &[&Panels], n: usize) -> (Vec<(usize, Range<usize>)>, bool) {
     (all.iter().enumerate().flat_map(of_each).collect(), shared)
 }
 
-/// Tells the threads of a team which weights the next products read, with `n` rows each. They ask for their memory while they wait:
-/// first for what they will read themselves, then for the next thread's part, which may be busy until then.
+/// Announces to the threads of a team which weights the next products read, with `n` rows each. While they wait, the threads prefetch the
+/// memory of their own part first, then of the next thread's, which may be busy until then.
 pub fn prefetch(all: &[&Panels], n: usize) -> Result<()> {
     let threads = team::threads();
     if threads == 1 {
@@ -501,7 +500,7 @@ mod tests {
                 let codes = int8::Int8Rows::new(&values(&x), n, d_in);
                 let rounded = Tensor::from_vec(codes.values(), (n, d_in), &Device::Cpu).unwrap();
                 let want = values(&linear::forward(&rounded, quantized, Some(&b), Precision::F32).unwrap());
-                // As other processors compute it.
+                // The result of processors without the instruction.
                 let mut elsewhere = vec![0f32; n * d_out];
                 let rows = Int8Operand::Values(codes.values());
                 let to = SharedPointer::new(&mut elsewhere);
@@ -516,7 +515,7 @@ mod tests {
 
     #[test]
     fn panels_in_bf16_give_the_general_product_in_bf16() {
-        // The last one's rows are not rounded.
+        // The rows of the last one are not rounded.
         for (d_in, d_out) in [(32, 1), (64, 33), (1024, 257), (320, 64), (40, 50)] {
             let (w, b) = (random(&[d_out, d_in]), random(&[d_out]));
             for n in [0, 1, 8, 13, 40] {
@@ -531,14 +530,14 @@ mod tests {
                     let rounded = |t: &Tensor| t.to_dtype(DType::BF16).unwrap().to_dtype(DType::F32).unwrap();
                     let general = |x, w, precision| values(&linear::forward(x, w, Some(&b), precision).unwrap());
                     let want = match w {
-                        // A processor that gains nothing by it rounds a copied weight only, neither rows nor codes.
+                        // A processor without the kernels rounds only a copied weight, not rows or codes.
                         WeightMatrix::Plain(w) if !crate::bf16::supported() => general(&x, (&rounded(w)).into(), Precision::F32),
                         _ if !crate::bf16::supported() => general(&x, w, Precision::F32),
-                        // Codes of 8 bits are not rounded again, as they are in the general product.
+                        // 8-bit codes are not rounded again, as they are in the general product.
                         _ if int8 => general(&rounded(&x), w, Precision::F32),
                         _ => general(&x, w, Precision::Bf16),
                     };
-                    // Both sum the same products in another order, so they differ by rounding of the largest sums.
+                    // Both sum the same products in a different order, so they differ by the rounding of the largest sums.
                     let largest = want.iter().fold(1f32, |most, x| most.max(x.abs()));
                     let tolerance = if d_in % 32 == 0 { 4e-6 * largest } else { 0.2 };
                     let far = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);

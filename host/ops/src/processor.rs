@@ -1,18 +1,18 @@
-//! What the processor can do, and a cap on it.
+//! Detects the processor's features, and caps them for tests.
 //!
-//! Every kernel is chosen here, when the program runs. The environment variable [`CAP`] lowers what is detected, so that any machine can
-//! test the kernels of older processors; it never raises it.
+//! Every kernel is chosen by these features at run time. The environment variable [`CAP`] lowers the detected set, so that any machine can
+//! test the kernels of older processors. It never raises it.
 
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The environment variable that caps what is detected: one of [`CpuFeatures::NAMES`].
+/// Environment variable that caps the detected features, one of [`CpuFeatures::NAMES`].
 pub const CAP: &str = "RLHOST_CPU_FEATURES";
 
-/// The sets of instructions that kernels exist for. Each one includes those before it.
+/// Instruction sets for which kernels exist. Each one includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CpuFeatures {
-    /// What every processor of its family has.
+    /// Features of every processor of the architecture.
     Baseline,
     /// AVX2 and FMA.
     Avx2,
@@ -27,7 +27,7 @@ pub enum CpuFeatures {
 }
 
 impl CpuFeatures {
-    /// The names that [`CAP`] may have, each with its set.
+    /// Valid values of [`CAP`], each with its set.
     pub const NAMES: [(&'static str, Self); 6] = [
         ("none", Self::Baseline),
         ("avx2", Self::Avx2),
@@ -37,7 +37,7 @@ impl CpuFeatures {
         ("amx", Self::Amx),
     ];
 
-    /// Returns its name.
+    /// Returns the name of the set.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, features)| *features == self).map_or("none", |(name, _)| name)
@@ -61,7 +61,7 @@ impl CpuFeatures {
         std::env::var_os(CAP).filter(|cap| !cap.is_empty()).map(|cap| Self::parse(&cap.to_string_lossy())).transpose()
     }
 
-    /// Detects what the processor and the system offer.
+    /// Detects the features of the processor and the system.
     #[must_use]
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -86,7 +86,7 @@ impl CpuFeatures {
     }
 }
 
-/// Asks the system for permission to use AMX tiles. Returns whether the processor has them in bf16 and this process may use them.
+/// Requests permission to use AMX tiles from the system. Returns whether the processor has them in bf16 and this process may use them.
 #[cfg(target_arch = "x86_64")]
 fn has_tiles() -> bool {
     /// Bits of EDX in the processor's leaf 7.
@@ -116,8 +116,8 @@ impl fmt::Display for CpuFeatures {
     }
 }
 
-/// Returns the set that kernels are chosen from: what is detected, at most the cap. A cap that can't be parsed is ignored here, since the
-/// program refuses it at its start.
+/// Returns the features that kernels are chosen by: the detected ones, up to the cap. A cap that can't be parsed is ignored, since the
+/// program rejects it at startup.
 #[inline]
 #[must_use]
 pub fn features() -> CpuFeatures {

@@ -1,9 +1,9 @@
 //! Weights in 8 or 4 bits, for models that an adapter is trained on, with the format and values of bitsandbytes.
 //!
-//! 8 bits (LLM.int8(), Dettmers et al. 2022, arXiv 2208.07339): each output's weights are integers from -127 to 127, and 127
-//! stands for the largest magnitude among them. 4 bits (NF4, Dettmers et al. 2023, arXiv 2305.14314): 64 weights in row-major
-//! order share a scale, their largest magnitude, and each is one of 16 quantiles of a normal distribution, two to a byte with the
-//! first in the high half. Scales always have 32 bits.
+//! 8 bits (LLM.int8(), Dettmers et al. 2022, arXiv 2208.07339): each output's weights are integers from -127 to 127, and 127 represents the
+//! largest magnitude among them. 4 bits (NF4, Dettmers et al. 2023, arXiv 2305.14314): 64 weights in row-major order share a scale, their
+//! largest magnitude, and each is one of 16 quantiles of a normal distribution. Two weights share a byte, the first in the high half.
+//! Scales always have 32 bits.
 
 use super::codes::{BLOCK, codes_of_4_bits, codes_of_8_bits, largest};
 use super::weight_storage::{WeightMatrix, WeightValues};
@@ -17,7 +17,7 @@ impl QuantizationScheme {
     /// Quantizes a weight `[out, in]`; returns its codes and its scales.
     ///
     /// # Errors
-    /// If it is to be stored in 4 bits and its inputs are not even.
+    /// If the scheme has 4 bits and the number of inputs is odd.
     pub fn quantize(self, w: &Tensor) -> Result<(Tensor, Tensor)> {
         let (d_out, d_in) = matrix_dims(w);
         if !d_in.is_multiple_of(self.codes_per_byte()) {
@@ -59,7 +59,7 @@ mod tests {
         stored.widened(0..w.elem_count())
     }
 
-    /// Returns the value below which this share of a normal distribution lies, by bisecting its integral.
+    /// Returns the quantile of a normal distribution for this share, by bisecting its integral.
     fn quantile(share: f64) -> f64 {
         let density = |x: f64| (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
         let below = |x: f64| {
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn weights_in_4_bits_are_the_nearest_values_times_the_largest_of_their_block() {
-        // Rows that are no multiple of a block, and a last block that is not full.
+        // Rows that are not a multiple of a block, and an incomplete last block.
         for (d_out, d_in) in [(1, 2), (3, 64), (5, 70), (4, 130)] {
             let (values, w) = matrix(d_out, d_in);
             let got = back(QuantizationScheme::Nf4, &w);

@@ -1,19 +1,19 @@
-//! Reads values from files into tensors, without holding them twice in memory.
+//! Reads values from files into tensors without a second copy in memory.
 
 use candle_core::{DType, Device, Tensor, WithDType};
 use half::{bf16, f16};
 use std::io::{self, ErrorKind, Read};
 
-/// Bytes that are read at a time.
+/// Number of bytes that are read at a time.
 const PIECE: usize = 1 << 20;
 
-/// Reads a CPU tensor of this shape, stored as little-endian f32, bf16 or f16, in the precision `into`, one of the same.
+/// Reads a CPU tensor of this shape, stored as little-endian f32, bf16 or f16, in the precision `into`, one of the three.
 ///
 /// # Errors
 /// If there are too few bytes or too little memory.
 pub fn read_tensor(from: &mut dyn Read, stored: DType, shape: &[usize], into: DType) -> io::Result<Tensor> {
     match (stored, into) {
-        // Not by way of f32: rounding each value takes longer than reading it.
+        // Values are not converted through f32, since rounding a value takes longer than reading it.
         (DType::BF16, DType::BF16) => values(from, shape, bf16::from_le_bytes),
         (DType::F16, DType::F16) => values(from, shape, f16::from_le_bytes),
         (DType::BF16, _) => rounded(from, shape, into, |bytes: [u8; 2]| bf16::from_le_bytes(bytes).to_f32()),
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn values_are_read_as_they_are_or_rounded_and_too_few_are_an_error() {
-        // More than one piece, and a last one that is not full.
+        // More than one piece, with an incomplete last one.
         let count = PIECE / 2 + 3;
         let values: Vec<f32> = (0..count).map(|i| (i % 4096) as f32 / 256.0 - 8.0 + (i % 3) as f32 * 1e-4).collect();
         let all = Tensor::from_vec(values.clone(), count, &Device::Cpu).unwrap();

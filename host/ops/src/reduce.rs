@@ -1,4 +1,4 @@
-//! Operations that reduce tensors to a number, in an order that does not depend on threads.
+//! Reductions of tensors to a number, in an order that does not depend on the number of threads.
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -9,12 +9,12 @@ use super::{Result, on_device};
 use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 
-/// Returns whether no value is infinite or NaN. On the CPU only.
+/// Returns whether no value is infinite or NaN. CPU only.
 pub fn all_finite(t: &Tensor) -> Result<bool> {
     Ok(of_parts(t, |part| part.iter().all(|x| x.is_finite()))?.into_iter().all(|finite| finite))
 }
 
-/// Computes something of each part of a tensor's values in f32. The parts are the same with any number of threads.
+/// Computes `of` for each part of a tensor's values in f32. The parts are the same with any number of threads.
 fn of_parts<T: Send>(t: &Tensor, of: impl Fn(&[f32]) -> T + Sync) -> Result<Vec<T>> {
     let (values, count) = (WeightValues::open(t.into())?, t.elem_count());
     let of_part = |i: usize| of(&values.values(i * PART..count.min((i + 1) * PART)));
@@ -32,8 +32,8 @@ pub fn sum_of_squares<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Resu
 }
 
 pub(super) fn squares(t: &Tensor) -> Result<f64> {
-    /// Number of interleaved partial sums, as many as fit into vector registers. A single sum would make each addition wait for
-    /// the previous one.
+    /// Number of interleaved partial sums, as many as fit into vector registers. In a single sum, each addition would wait for the previous
+    /// one.
     const LANES: usize = 32;
     let src = read(t)?;
     #[inline(always)]
@@ -62,7 +62,7 @@ pub fn checksum(t: &Tensor) -> Result<u64> {
     on_device!(t, cuda::checksum(t));
     const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
     let mix = |sum: u64, x: u64| (sum.rotate_left(5) ^ x).wrapping_mul(ODD);
-    // Of codes too, which stand for themselves.
+    // Codes are summed too, as numbers.
     let codes = if t.dtype() == DType::U8 { t.to_dtype(DType::F32)? } else { t.clone() };
     let parts = of_parts(&codes, |part| part.iter().fold(0, |sum, x| mix(sum, u64::from(x.to_bits()))))?;
     Ok(parts.into_iter().fold(0, mix))

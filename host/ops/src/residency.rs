@@ -1,28 +1,28 @@
-//! Frees a tensor's values while its shape stays, and allocates them again: parameters and gradients that other processes own are
-//! there only while they are used.
+//! Frees a tensor's values but not its shape, and allocates them again. Parameters and gradients that other processes own are in memory
+//! only while they are used.
 
 use super::slices::unsupported;
 use super::{Error, Result};
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Tensor};
 use std::sync::Mutex;
 
-/// Is passed values as bytes.
+/// A function that is passed values as bytes.
 type ByteVisitor<'a> = Box<dyn FnOnce(&mut [u8]) + 'a>;
 
-/// What to do with a tensor's storage.
+/// A change of a tensor's storage.
 enum StorageChange<'a> {
-    /// Drop the values.
+    /// Frees the values.
     Free,
-    /// Allocate zeros, unless the values are there.
+    /// Allocates zeros if the values have been freed.
     Allocate,
-    /// Pass the values to a function, as bytes.
+    /// Passes the values to a function, as bytes.
     Visit(ByteVisitor<'a>),
 }
 
 struct StorageOp<'a>(Mutex<Option<StorageChange<'a>>>);
 
 impl StorageChange<'_> {
-    /// Applies to storage that should have this many values.
+    /// Applies the change to storage that should have this many values.
     fn apply<T: Copy + Default>(self, values: &mut Vec<T>, count: usize) -> candle_core::Result<()> {
         if !values.is_empty() && values.len() != count {
             candle_core::bail!("the storage is shared with other tensors: {} values, not {count}", values.len());
@@ -77,7 +77,7 @@ fn change(t: &Tensor, change: StorageChange<'_>) -> Result<()> {
     t.inplace_op1(&StorageOp(Mutex::new(Some(change)))).map_err(Error::from)
 }
 
-/// Frees the values of a tensor on the CPU, and of all that share its storage. Until they are allocated again, nothing may read them.
+/// Frees the values of a tensor on the CPU, and of all tensors that share its storage. They may not be read until they are allocated again.
 ///
 /// # Errors
 /// If the tensor is a view of a part of its storage, or not on the CPU.
@@ -98,7 +98,7 @@ pub fn has_values(t: &Tensor) -> bool {
     change(t, StorageChange::Visit(Box::new(|_| ()))).is_ok()
 }
 
-/// Passes a tensor's values to a function that may change them, as bytes in the machine's order.
+/// Passes a tensor's values to a function that may change them, as bytes in native order.
 ///
 /// # Errors
 /// As [`free_values`], or if the values have been freed.
@@ -121,7 +121,7 @@ mod tests {
         free_values(&t).unwrap();
         assert!(!has_values(&shared));
         assert_eq!(shared.dims(), [2, 2]);
-        // Neither reading nor writing finds anything.
+        // Freed values can be neither read nor written.
         assert!(add_into(&shared, &t).is_err());
         assert!(write_bytes_of(&shared, |_| ()).is_err());
         allocate_values(&shared).unwrap();

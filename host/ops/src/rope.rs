@@ -13,30 +13,30 @@ use rayon::prelude::*;
 use std::sync::Mutex;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Fewest positions of a table, unless the rotation has fewer.
+/// Minimum number of positions of a table, unless the rotation has fewer.
 const FEWEST: usize = 1024;
 
-/// Which dimensions of a head are rotated together.
+/// Pairing of the dimensions of a head that are rotated together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RopePairing {
-    /// Those half of the rotated dimensions apart.
+    /// Pairs dimensions that are half of the rotated dimensions apart.
     #[default]
     Halves,
-    /// Each even one with the next.
+    /// Pairs each even dimension with the next.
     Neighbours,
 }
 
-/// Cosines and sines of the positions in use: a model may allow millions more.
+/// A rotary embedding, with tables of the positions in use; a model may allow millions more.
 #[derive(Debug)]
 pub struct Rotation {
     frequencies: Vec<f32>,
     positions: usize,
     attention_factor: f32,
-    /// Size of a head; the dimensions after the rotated pairs stay as they are.
+    /// Size of a head. Dimensions after the rotated pairs are not changed.
     head_dim: usize,
     pairs: RopePairing,
     host_tables: RwLock<Arc<RopeTables>>,
-    /// Tables in a device's memory, each longer than the previous one. All are kept, because recorded steps have their addresses.
+    /// Tables in a device's memory, each longer than the previous one. All are kept, because recorded steps hold their addresses.
     #[cfg(feature = "cuda")]
     on_device: Mutex<Vec<Arc<cuda::rope::DeviceRopeTables>>>,
 }
@@ -48,12 +48,12 @@ struct RopeTables {
     sin: Vec<f32>,
 }
 
-/// The positions of rows.
+/// Positions of rows.
 #[derive(Clone, Copy)]
 pub enum Positions<'a> {
-    /// One per row.
+    /// One position per row.
     Each(&'a [u32]),
-    /// Those of a forest's tokens, which a device keeps between operations.
+    /// Positions of a forest's tokens, which a device keeps between operations.
     Forest(&'a Forest),
 }
 
@@ -101,7 +101,7 @@ impl Rotation {
         }
     }
 
-    /// Sets the size of the heads, of which the first dimensions are rotated.
+    /// Sets the size of the heads, whose first dimensions are rotated.
     #[must_use]
     pub fn with_head_dim(self, head_dim: usize) -> Self {
         Self { head_dim, ..self }
@@ -117,7 +117,7 @@ impl Rotation {
         self.frequencies.len()
     }
 
-    /// Returns the size of tables for this many positions: the next power of two, so that a growing text needs few.
+    /// Returns the size of tables for this many positions: the next power of two, so that a growing text needs few tables.
     fn table_size(&self, positions: usize) -> usize {
         positions.max(FEWEST).checked_next_power_of_two().unwrap_or(positions).min(self.positions)
     }
@@ -130,13 +130,13 @@ impl Rotation {
             return made;
         }
         let table = |known: &[f32], function: fn(f32) -> f32| -> Vec<f32> {
-            // In f32, as upstream models compute it, so that long positions agree.
+            // Computed in f32 like the original models, so that long positions agree.
             let entry = |i: usize| function((i / half) as f32 * self.frequencies[i % half]) * self.attention_factor;
             let mut table = known.to_vec();
             table.par_extend((known.len()..self.table_size(positions) * half).into_par_iter().map(entry));
             table
         };
-        // Without the lock: a thread that waits for others here may do other work that needs tables too.
+        // Not done under the lock: a thread that waits for others here may run other work that needs tables too.
         let longer = Arc::new(RopeTables { cos: table(&made.cos, f32::cos), sin: table(&made.sin, f32::sin) });
         let mut made = self.host_tables.write().unwrap_or_else(PoisonError::into_inner);
         if made.cos.len() < longer.cos.len() {
@@ -163,7 +163,7 @@ impl Rotation {
         Ok(tables)
     }
 
-    /// Returns the number of its positions.
+    /// Returns the number of positions.
     pub fn positions(&self) -> usize {
         self.positions
     }
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(turned(&grown, &positions).unwrap(), turned(&Rotation::new(&frequencies, 70_001, 1.0), &positions).unwrap());
         assert_eq!(grown.tables(1).cos.len(), 4 << 17);
         assert!(turned(&Rotation::new(&frequencies, 100, 1.0), &[100]).is_err());
-        // Heads of which only the first half is rotated.
+        // Heads in which only the first half is rotated.
         let x = Tensor::ones((1, 32), candle_core::DType::F32, &Device::Cpu).unwrap();
         forward(&x, &Rotation::new(&frequencies, 100, 1.0).with_head_dim(16), &[3][..]).unwrap();
         let head = [&turned(&grown, &[3]).unwrap()[0][..], &[1.0; 8]].concat();

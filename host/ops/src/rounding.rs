@@ -1,4 +1,4 @@
-//! Converts numbers to bf16.
+//! Conversions to bf16.
 
 use super::Result;
 use super::simd::wide;
@@ -7,15 +7,15 @@ use candle_core::{Tensor, WithDType};
 use half::bf16;
 use rayon::prelude::*;
 
-/// Values that one task rounds.
+/// Number of values that one task rounds.
 const TASK: usize = 1 << 14;
 
-/// What elementwise operations read and write: f32, or bf16 where only products read the result, which would round it anyway.
+/// Element type of elementwise operations: f32, or bf16 where only products read the result, which would round it anyway.
 pub(super) trait FloatElement: WithDType {
-    /// Returns it in f32, exactly.
+    /// Returns the value in f32, exactly.
     fn in_f32(self) -> f32;
 
-    /// Returns the nearest one.
+    /// Returns the value nearest to `x`.
     fn nearest(x: f32) -> Self;
 }
 
@@ -57,13 +57,13 @@ pub(super) fn round_into(values: &[f32], into: &mut [bf16]) {
     });
 }
 
-/// [`bf16::from_f32`] without branches.
+/// Computes [`bf16::from_f32`] without branches.
 #[inline(always)]
 fn nearest(x: f32) -> bf16 {
     let bits = x.to_bits();
     let half_way = 0x7fff + (bits >> 16 & 1);
     let finite = bits.wrapping_add(half_way) >> 16;
-    // A NaN stays one even if all its other upper bits are zero.
+    // Keeps a NaN whose other upper bits are all zero.
     bf16::from_bits(if x.is_nan() { bits >> 16 | 0x40 } else { finite } as u16)
 }
 
@@ -83,14 +83,14 @@ pub fn round_bf16(values: &[f32]) -> Vec<u16> {
     values.iter().map(|value| bf16::from_f32(*value).to_bits()).collect()
 }
 
-/// Converts bf16 bits to values, into a slice of the same length.
+/// Converts bf16 bits to values in a slice of the same length.
 pub fn widen_bf16(bits: &[u16], into: &mut [f32]) {
     for (value, bits) in into.iter_mut().zip(bits) {
         *value = bf16::from_bits(*bits).to_f32();
     }
 }
 
-/// Sums equally many values from each rank, in f32 and in rank order.
+/// Sums the ranks' values, the same number from each, in f32 and in rank order.
 pub fn sum_bf16(parts: &[u16], ranks: usize) -> Vec<f32> {
     let mut sums = vec![0.0; parts.len() / ranks];
     for part in parts.chunks(sums.len().max(1)) {
@@ -128,7 +128,7 @@ mod tests {
         };
         assert_eq!(read(&round_bf16(&values))[..4], [1.0, next, 1.0, next]);
         assert!(read(&round_bf16(&[f32::NAN]))[0].is_nan());
-        // Added in f32, a 1 that bf16 would lose next to 256 is not lost: 512 times.
+        // Sums in f32 keep a 1 that bf16 would lose next to 256, 512 times.
         let parts = round_bf16(&[256.0].into_iter().chain([1.0; 512]).collect::<Vec<_>>());
         assert_eq!(sum_bf16(&parts, 513), [768.0]);
         assert_eq!(sum_bf16(&round_bf16(&[1.0, 2.0, 10.0, 20.0]), 2), [11.0, 22.0]);

@@ -1,4 +1,4 @@
-//! Which experts each token goes to, computed on the CPU.
+//! Routes of tokens to experts, computed on the CPU.
 //!
 //! Shapes: `N` tokens, `E` experts, `K` of them for each token, `R = N K` rows sorted by expert.
 
@@ -9,28 +9,28 @@ use candle_core::Tensor;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// How experts are chosen and weighed.
+/// Settings by which experts are chosen and weighted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routing {
-    /// Experts of each token, `K`.
+    /// Number of experts of each token, `K`.
     pub chosen: usize,
-    /// What the router's results become.
+    /// Function that turns the router's results into scores.
     pub scores: RouterScoring,
-    /// Whether the weights of a token's experts add up to `factor`, instead of being their scores times it.
+    /// Whether the weights of a token's experts are normalised to sum to `factor`, instead of being their scores times `factor`.
     pub normalised: bool,
     /// Factor of all weights.
     pub factor: f32,
-    /// Number of groups of experts, and of those that a token's experts are in: the ones whose two best experts have the highest sum
-    /// of scores (DeepSeek-AI 2024, arXiv 2412.19437).
+    /// Number of groups of experts, and of groups from which a token's experts are chosen. The chosen groups are those whose two best
+    /// experts have the highest sum of scores (DeepSeek-AI 2024, arXiv 2412.19437).
     pub groups: (usize, usize),
 }
 
-/// A function of a router's results for a token.
+/// A function that turns a router's results for a token into scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouterScoring {
-    /// Probabilities of all experts together.
+    /// Softmax over all experts.
     Softmax,
-    /// The logistic function of each.
+    /// Logistic function of each result.
     Sigmoid,
 }
 
@@ -49,14 +49,14 @@ impl Routing {
         }
     }
 
-    /// Returns whether so many experts can be chosen of `experts`.
+    /// Returns whether this many experts can be chosen from `experts`.
     fn fits(&self, experts: usize) -> bool {
         let (groups, kept) = self.groups;
         let divides = groups > 0 && experts.is_multiple_of(groups) && (1..=groups).contains(&kept);
         divides && (1..=experts / groups.max(1) * kept).contains(&self.chosen)
     }
 
-    /// Finds a token's experts, the best first, by what they are chosen by.
+    /// Finds a token's experts, best first, by the values `by`.
     fn choose(&self, by: &mut [f32], out: &mut [usize]) {
         let (groups, kept) = self.groups;
         if kept < groups {
@@ -77,37 +77,37 @@ impl Routing {
     }
 }
 
-/// The experts that tokens go to, with their weights.
+/// Routes of tokens to experts, with weights.
 #[derive(Clone, Debug)]
 pub struct Routes {
-    /// Scores of all experts, `[N, E]`: probabilities, unless the routing says otherwise.
+    /// Scores of all experts, `[N, E]`: probabilities, unless the routing uses another function.
     probabilities: Vec<f32>,
     pub(super) experts: usize,
     routing: Routing,
-    /// Place of a token's j-th expert among the sorted rows, `[N, K]`.
+    /// Index of each token's j-th expert among the sorted rows, `[N, K]`.
     pub(super) places: Vec<usize>,
-    /// Experts of a token, the most probable first, `[N, K]`.
+    /// Experts of each token, the most probable first, `[N, K]`.
     chosen: Vec<usize>,
     /// Token of each sorted row, `[R]`.
     tokens: Vec<usize>,
     /// Weight of each sorted row, `[R]`.
     pub(super) weights: Vec<f32>,
-    /// First sorted row of each expert, and their number, `[E + 1]`.
+    /// First sorted row of each expert, and the number of rows, `[E + 1]`.
     firsts: Vec<usize>,
 }
 
 /// A derivative of a loss with respect to all probabilities: for token `t` and expert `e` it is `tokens[t] * experts[e]`.
 #[derive(Clone, Copy)]
 pub struct RouterGradient<'a> {
-    /// `[N]`
+    /// Factor of each token, `[N]`.
     pub tokens: &'a [f32],
-    /// `[E]`
+    /// Factor of each expert, `[E]`.
     pub experts: &'a [f32],
 }
 
 impl Routes {
-    /// Sends each token to the experts with the highest scores, given the router's results `logits: [N, E]`. For the choice alone, a
-    /// `correction: [E]` is added to the scores. Of equally good experts, the first is taken.
+    /// Routes each token to the experts with the highest scores, given the router's results `logits: [N, E]`. Only for the choice, a
+    /// `correction: [E]` is added to the scores. Of equally good experts, the first is chosen.
     pub fn new(logits: &Tensor, routing: Routing, correction: Option<&Tensor>) -> Result<Self> {
         let ((n, experts), chosen) = (matrix_dims(logits), routing.chosen);
         let correction = correction.map(to_vec).transpose()?;
@@ -156,14 +156,14 @@ impl Routes {
         (self.chosen.len() * self.experts / self.probabilities.len().max(1)).max(1)
     }
 
-    /// Returns each expert that has rows, and the rows.
+    /// Returns each expert that has rows, with its rows.
     pub fn groups(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
         let all = self.firsts.windows(2).enumerate().map(|(expert, ends)| (expert, ends[0]..ends[1]));
         all.filter(|(_, rows)| !rows.is_empty())
     }
 
-    /// Adds, for each expert, the weights of the tokens that go to it to `counts`, and the weighted sum of its probabilities to
-    /// `sums`; both are `[E]`. Tokens have these weights, `[N]`.
+    /// Adds the routing load of each expert: the weights of its tokens to `counts`, and the weighted sum of its probabilities to `sums`,
+    /// both `[E]`. Tokens have the weights `of_tokens`, `[N]`.
     pub fn add_load(&self, of_tokens: &[f32], counts: &mut [f64], sums: &mut [f64]) {
         for ((own, row), &weight) in self.chosen.chunks(self.each()).zip(self.probabilities.chunks(self.experts)).zip(of_tokens) {
             own.iter().for_each(|&expert| counts[expert] += f64::from(weight));
@@ -171,8 +171,8 @@ impl Routes {
         }
     }
 
-    /// Returns the gradient of the logits, `[N, E]`, on the device and in the precision of `like`, given that of each sorted row's
-    /// weight and, if a loss also uses all probabilities, its slope.
+    /// Returns the gradient of the logits, `[N, E]`, on the device and in the precision of `like`, given that of each sorted row's weight.
+    /// If a loss also depends on all probabilities, its `slope` is added.
     pub fn backward(&self, d_weights: &[f32], slope: Option<RouterGradient<'_>>, like: &Tensor) -> Result<Tensor> {
         let (each, experts) = (self.each(), self.experts);
         if d_weights.len() != self.weights.len() || slope.is_some_and(|slope| slope.experts.len() != experts) {
@@ -243,7 +243,7 @@ mod tests {
         assert!((sums.iter().sum::<f64>() - 4.0).abs() < 1e-6);
         let refused = |chosen: usize| Routes::new(&logits, Routing::new(chosen, true), None).is_err();
         assert!(refused(4) && refused(0));
-        // Of what is not finite, something is chosen; the pass that computed it fails for its results.
+        // Some experts are chosen even if logits are not finite; the pass that computed them fails because of its results.
         let broken = Tensor::new(&[[f32::NAN, f32::NAN]], &Device::Cpu).unwrap();
         Routes::new(&broken, Routing::new(1, true), None).unwrap();
     }
@@ -260,7 +260,7 @@ mod tests {
                 let logits = Tensor::from_slice(logits, (n, experts), &Device::Cpu).unwrap();
                 Routes::new(&logits, routing, None).unwrap()
             };
-            // A derivative for each token's experts in their order, not in that of the sorted rows.
+            // A derivative for each token's experts in their order, not in the order of the sorted rows.
             let loss = |logits: &[f32]| {
                 let r = routes(logits);
                 let own: f32 = r.places.iter().zip(c).map(|(&place, c)| c * r.weights[place]).sum();
@@ -289,7 +289,7 @@ mod tests {
         let logits = Tensor::new(&[[0f32, 1.0, 2.0, -1.0, 3.0, -2.0]], &Device::Cpu).unwrap();
         let correction = Tensor::new(&[0f32, 0.4, 0.0, 0.0, 0.0, 0.0], &Device::Cpu).unwrap();
         let routing = Routing { scores: RouterScoring::Sigmoid, factor: 2.0, groups: (3, 2), ..Routing::new(3, true) };
-        // Groups of two have 0.5 + 1.131, 0.881 + 0.269 and 0.953 + 0.119: the first and the second stay.
+        // The groups of two have 0.5 + 1.131, 0.881 + 0.269 and 0.953 + 0.119, so the first and the second are chosen.
         let routes = Routes::new(&logits, routing, Some(&correction)).unwrap();
         assert_eq!(routes.chosen, [1, 2, 0]);
         let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());

@@ -1,4 +1,4 @@
-//! Operations on chosen rows of a matrix.
+//! Operations on selected rows of a matrix.
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -10,7 +10,7 @@ use candle_core::{DType, Tensor, WithDType};
 use half::bf16;
 use rayon::prelude::*;
 
-/// Converts row numbers to a device's type. All must be rows of `t`.
+/// Converts row numbers to a device's type. Returns an error if one is not a row of `t`.
 #[cfg(feature = "cuda")]
 fn numbers(t: &Tensor, rows: &[usize]) -> Result<Vec<u32>> {
     let (n, _) = matrix_dims(t);
@@ -56,7 +56,7 @@ pub fn scatter_add_rows(into: &Tensor, from: &Tensor, rows: &[usize]) -> Result<
     })
 }
 
-/// Multiplies each row of `x: [N, D]`, in place, with its factor. On the CPU.
+/// Multiplies each row of `x: [N, D]` by its factor, in place. CPU only.
 pub fn scale_rows(x: &Tensor, factors: &[f32]) -> Result<()> {
     Capability::RowFactors.require(x)?;
     let (n, width) = matrix_dims(x);

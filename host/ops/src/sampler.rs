@@ -7,18 +7,18 @@ use crate::support::Support;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// How tokens are sampled. The filters apply in the order of transformers' logits processors.
+/// Settings of sampling. The filters apply in the order of transformers' logits processors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampler {
-    /// Divides logits; 0 takes the most likely token.
+    /// Divisor of the logits; 0 selects the most likely token.
     pub temperature: f32,
-    /// Keep the most likely tokens that together reach this probability; 1 keeps all.
+    /// Keeps the most likely tokens that together reach this probability; 1 keeps all.
     pub top_p: f32,
-    /// Keep this many of the most likely tokens; 0 keeps all.
+    /// Keeps this many of the most likely tokens; 0 keeps all.
     pub top_k: usize,
-    /// Drop tokens below this fraction of the most likely one's probability.
+    /// Drops tokens below this fraction of the most likely token's probability.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens that already occurred.
+    /// Divides positive and multiplies negative logits of tokens that have already occurred.
     pub repetition_penalty: f32,
 }
 
@@ -33,11 +33,11 @@ impl Default for Sampler {
 pub struct SampledToken {
     /// The token's id.
     pub token: u32,
-    /// Log-probability, for the loss to compare with: under the model, before filters and penalty, unless the support is kept.
+    /// Log-probability that the loss compares with: under the model, before filters and penalty, unless the support is recorded.
     pub logp: f32,
 }
 
-/// Creates the random numbers of one completion. They depend only on seed, generation, prompt and sample, so neither batching nor
+/// Creates the random number generator of one completion. It depends only on seed, generation, prompt and sample, so neither batching nor
 /// the number of processes changes the samples.
 pub fn stream(seed: u64, generation: u64, row: u64, sample: u64) -> ChaCha8Rng {
     let mut key = [0u8; 32];
@@ -64,8 +64,8 @@ fn argmax(logits: &[f32]) -> usize {
 
 impl Sampler {
     /// Samples from `logits: [V]`; `seen` are the tokens of the text so far. The log-probability is that of logits divided by
-    /// `logp_temperature`; with a `support`, to which the tokens that could be drawn are added, it is that of the draw.
-    // Not generic: a generic function is compiled with its caller, which is not optimised.
+    /// `logp_temperature`. With a `support`, to which the tokens that could be drawn are added, it is that of the draw.
+    // Not generic, since a generic function is compiled with its caller, which is not optimised.
     pub fn draw(
         &self,
         logits: &[f32],
@@ -88,8 +88,8 @@ impl Sampler {
         SampledToken { token: token as u32, logp }
     }
 
-    /// Returns the logits of the distribution that a token is drawn from: those of the model, penalised, divided by the temperature and
-    /// filtered. At temperature 0 they are penalised only.
+    /// Returns the logits of the distribution that a token is drawn from: the model's, penalised, divided by the temperature and filtered.
+    /// At temperature 0 they are only penalised.
     pub fn distribution(&self, logits: &[f32], seen: &mut dyn Iterator<Item = u32>) -> Vec<f32> {
         let mut adjusted: Vec<f32> = logits.to_vec();
         if self.repetition_penalty != 1.0 {
@@ -106,8 +106,8 @@ impl Sampler {
         adjusted
     }
 
-    /// Draws a token from the logits of [`Sampler::distribution`], the most likely one at temperature 0, with its log-probability
-    /// among them.
+    /// Draws a token from the logits of [`Sampler::distribution`], or the most likely one at temperature 0, with its log-probability among
+    /// them.
     pub fn pick(&self, distribution: &[f32], rng: &mut ChaCha8Rng) -> SampledToken {
         let greedy = self.temperature <= 0.0;
         let token = if greedy { argmax(distribution) } else { choose(distribution.to_vec(), uniform(rng)) };
@@ -116,13 +116,13 @@ impl Sampler {
 
     fn penalise(&self, adjusted: &mut [f32], logits: &[f32], seen: &mut dyn Iterator<Item = u32>) {
         for token in seen {
-            // From the model's own logit, so that a token that occurred twice is penalised once.
+            // Starts from the model's logit, so that a token that occurred twice is penalised once.
             let z = logits[token as usize];
             adjusted[token as usize] = if z > 0.0 { z / self.repetition_penalty } else { z * self.repetition_penalty };
         }
     }
 
-    /// Returns whether tokens are drawn with other probabilities than the model's at this temperature.
+    /// Returns whether sampling changes the model's probabilities at this temperature.
     pub fn changes_support(&self) -> bool {
         self.top_p < 1.0 || self.top_k > 0 || self.min_p > 0.0 || self.repetition_penalty != 1.0
     }
@@ -147,8 +147,8 @@ impl Sampler {
     /// Excludes all but the most likely tokens that together reach `top_p`.
     fn keep_nucleus(&self, z: &mut [f32]) {
         let normaliser = log_sum_exp(z, 1.0);
-        // All tokens below this together have at most half of the excluded probability. So they are excluded, without sorting
-        // them, which would take most of the time.
+        // All tokens below this threshold together have at most half of the excluded probability. They are excluded without sorting, which
+        // would take most of the time.
         let unlikely = normaliser + (0.5 * (1.0 - self.top_p) / z.len() as f32).ln();
         let mut order: Vec<u64> = Vec::new();
         for (i, z) in z.iter_mut().enumerate() {
@@ -158,7 +158,7 @@ impl Sampler {
                 order.push(rank(*z, i));
             }
         }
-        // A few of the most likely tokens nearly always suffice, so that the rest need not be sorted either.
+        // A few of the most likely tokens nearly always suffice, so the rest need not be sorted either.
         let (mut above, mut first, mut rest, mut size) = (0.0, true, &mut order[..], 256);
         while !rest.is_empty() {
             if size < rest.len() {
@@ -182,14 +182,14 @@ impl Sampler {
     }
 }
 
-/// Returns a number that sorts tokens by falling logit, then by id.
+/// Returns a sort key that orders tokens by descending logit, then by id.
 fn rank(logit: f32, id: usize) -> u64 {
     let bits = logit.to_bits();
     let rising = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
     u64::from(!rising) << 32 | id as u64
 }
 
-/// Weights that are summed together. Only one such block is searched for the token.
+/// Number of weights that are summed together. Only one such block is searched for the token.
 const BLOCK: usize = 512;
 
 /// Returns the token at which the cumulative probability exceeds `uniform`.
@@ -197,7 +197,7 @@ fn choose(mut z: Vec<f32>, uniform: f64) -> usize {
     weigh(&mut z);
     let sums: Vec<f64> = z.chunks(BLOCK).map(sum_f64).collect();
     let threshold = uniform * sums.iter().sum::<f64>();
-    // The block, and the sum of those before it.
+    // The block that contains the token, and the sum of the blocks before it.
     let (mut block, mut before, mut sum) = (0, 0.0, 0.0);
     for (i, of_block) in sums.into_iter().enumerate() {
         if of_block > 0.0 {
@@ -279,7 +279,7 @@ mod tests {
             });
             let wanted: std::collections::BTreeSet<usize> = nucleus.map(|(i, _)| *i).collect();
             let got: std::collections::BTreeSet<usize> = (0..3000).filter(|&i| kept[i].is_finite()).collect();
-            // Sums in f32 may end one token earlier or later.
+            // Sums in f32 may end the nucleus one token earlier or later.
             let odd = wanted.symmetric_difference(&got).count();
             assert!(odd <= 1 + wanted.len() / 1000, "{spread} {top_p}: {} tokens instead of {}", got.len(), wanted.len());
         }

@@ -1,14 +1,13 @@
-//! Compiles loops for the processor that runs them. The binary itself only requires what every processor of its family has, so it
-//! starts anywhere.
+//! Compiles loops for the processor that runs them. The binary itself only requires the baseline of its architecture, so it starts on any
+//! processor.
 
 #[cfg(target_arch = "x86_64")]
 use super::processor::{CpuFeatures, features};
 
 /// Runs an expression compiled for this processor's widest vector registers.
 ///
-/// It is compiled once per register width. So it should only be the loops themselves, inside a thread's task, and what they call
-/// should be inlined. Results don't depend on the registers: the order of operations stays as written, and `mul_add` rounds once
-/// everywhere.
+/// The expression is compiled once per register width. So it should contain only loops, inside a thread's task, and functions that it calls
+/// should be inlined. Results don't depend on the registers: the order of operations is as written, and `mul_add` rounds once everywhere.
 macro_rules! wide {
     ($work:expr) => {
         super::simd::run(
@@ -33,8 +32,8 @@ pub(super) fn run<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Returns whether the processor has the vector registers that the operations are optimised for. Without them, results are the
-/// same but slower.
+/// Returns whether the processor has the vector registers that the operations are optimised for. Without them, results are the same but
+/// take longer.
 #[inline]
 pub fn wide_registers() -> bool {
     #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,5 @@
-//! Attention sinks (Xiao et al. 2023, arXiv 2309.17453, as learned in gpt-oss): each head has one more logit, whose probability
-//! goes nowhere. A softmax with it is the one without, times a factor of each query, so attention itself does not change.
+//! Attention sinks (Xiao et al. 2023, arXiv 2309.17453, as learned in gpt-oss): each head has an additional logit, whose probability is
+//! assigned to no value. A softmax with it is the softmax without, times a factor of each query, so attention itself does not change.
 //!
 //! Shapes: `N` queries, `H` heads of size `C`.
 
@@ -9,7 +9,7 @@ use super::{Capability, Error, Result, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
-/// Checks the shapes of outputs, normalisers and sinks; returns the number of heads and their size.
+/// Checks the shapes of outputs, normalisers and sinks. Returns the number of heads and their size.
 fn sizes(out: &Tensor, log_sum: &Tensor, sinks: &Tensor) -> Result<(usize, usize)> {
     Capability::AttentionSinks.require(out)?;
     let ((n, width), heads) = (matrix_dims(out), sinks.elem_count());
@@ -20,8 +20,8 @@ fn sizes(out: &Tensor, log_sum: &Tensor, sinks: &Tensor) -> Result<(usize, usize
     Ok((heads, width / heads))
 }
 
-/// Gives the outputs of attention, `out: [N, H * C]`, and the logarithms of its normalisers, `log_sum: [N, H]`, the values with
-/// sinks `[H]`, in place.
+/// Applies sinks `[H]` to the outputs of attention, `out: [N, H * C]`, and to the logarithms of its normalisers, `log_sum: [N, H]`, in
+/// place.
 pub fn absorb(out: &Tensor, log_sum: &Tensor, sinks: &Tensor) -> Result<()> {
     let ((heads, size), sinks, before) = (sizes(out, log_sum, sinks)?, read(sinks)?, read(log_sum)?.to_vec());
     let with = |sum: f32, sink: f32| sum.max(sink) + exp(-(sum - sink).abs()).ln_1p();
@@ -41,8 +41,8 @@ pub fn absorb(out: &Tensor, log_sum: &Tensor, sinks: &Tensor) -> Result<()> {
     })
 }
 
-/// Adds the gradient of the sinks to `d_sinks: [H]`, given that of the outputs; outputs and normalisers are those with sinks. With
-/// them, attention's own backward pass needs nothing else.
+/// Adds the gradient of the sinks to `d_sinks: [H]`, given that of the outputs. Outputs and normalisers are those with sinks, and with them
+/// attention's own backward pass needs nothing else.
 pub fn backward(out: &Tensor, log_sum: &Tensor, d_out: &Tensor, sinks: &Tensor, d_sinks: &Tensor) -> Result<()> {
     let (heads, size) = sizes(out, log_sum, sinks)?;
     if matrix_dims(d_out) != matrix_dims(out) || d_sinks.elem_count() != heads {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use candle_core::Device;
 
-    /// One query of one head over two keys: its output and normaliser.
+    /// Returns the output and normaliser of one query of one head over two keys.
     fn attended(scores: [f64; 2], values: [f64; 2], sink: Option<f64>) -> (f64, f64) {
         let sum: f64 = scores.iter().chain(&sink).map(|s| s.exp()).sum();
         (scores.iter().zip(values).map(|(s, v)| s.exp() / sum * v).sum(), sum.ln())

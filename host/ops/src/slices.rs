@@ -1,4 +1,4 @@
-//! Slices of CPU tensors: reading, writing and making them.
+//! Reads, writes and creates slices of CPU tensors.
 
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -9,11 +9,11 @@ use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::sync::Mutex;
 
-/// Rows per task in row-parallel operations. It is constant, so that sums over rows have the same order with any number of
+/// Number of rows per task in row-parallel operations. It is constant, so that sums over rows have the same order with any number of
 /// threads.
 pub(super) const ROWS_PER_TASK: usize = 32;
 
-/// Values per task in operations where each is treated by itself.
+/// Number of values per task in elementwise operations.
 pub(super) const PART: usize = 1 << 15;
 
 /// Read access to a contiguous CPU tensor.
@@ -46,7 +46,7 @@ pub(super) fn read(t: &Tensor) -> Result<TensorSlice<'_>> {
 /// Returns the values of a tensor of this type without a copy.
 pub(super) fn read_as<T: WithDType>(t: &Tensor) -> Result<TensorSlice<'_, T>> {
     let (guard, layout) = t.storage_and_layout();
-    // Of freed values, none are there.
+    // Freed values have length zero.
     let length = match &*guard {
         Storage::Cpu(data) => T::cpu_storage_as_slice(data).map_or(0, <[T]>::len),
         _ => 0,
@@ -77,7 +77,7 @@ impl<F: FnOnce(&mut [f32])> InplaceOp1 for WriteOp<F> {
     }
 }
 
-/// Changes a tensor's values in place, visibly to every view of the storage. A device's values are copied to the host and back.
+/// Changes a tensor's values in place, visibly to every view of its storage. A device's values are copied to the host and back.
 pub fn write(t: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
     on_device!(t, cuda::write(t, f));
     if t.dtype() != DType::F32 || !matches!(t.device(), Device::Cpu) || !t.is_contiguous() {
@@ -106,7 +106,7 @@ impl<F: FnOnce(&mut [u8])> InplaceOp1 for WriteBytesOp<F> {
     }
 }
 
-/// Changes a CPU tensor of bytes in place, like [`write()`].
+/// Changes a CPU tensor of bytes in place, as [`write()`] changes f32.
 pub(super) fn write_bytes(t: &Tensor, f: impl FnOnce(&mut [u8])) -> Result<()> {
     if t.dtype() != DType::U8 || !matches!(t.device(), Device::Cpu) || !t.is_contiguous() {
         return Err(unsupported("write", t));
@@ -153,7 +153,7 @@ pub(super) unsafe fn filled_each<const N: usize, T>(
     all
 }
 
-/// Returns any number of vectors of these lengths, whose parts tasks write in any order, without clearing the memory first.
+/// Returns vectors of these lengths, any number of them, whose parts tasks write in any order, without clearing the memory first.
 ///
 /// # Safety
 /// `fill` must set all values of all of them.
@@ -167,7 +167,7 @@ pub(super) unsafe fn filled_all(lengths: impl Iterator<Item = usize>, fill: impl
     all
 }
 
-/// A raw pointer that tasks share to write disjoint places of a buffer.
+/// A raw pointer that tasks share to write disjoint parts of a buffer.
 pub(super) struct SharedPointer<T = f32>(*mut T);
 // SAFETY: every user gives its tasks disjoint ranges and outlives them.
 unsafe impl<T: Send> Send for SharedPointer<T> {}
@@ -186,13 +186,13 @@ impl<T> SharedPointer<T> {
         Self(data.as_mut_ptr())
     }
 
-    /// Creates one from a pointer to the buffer.
+    /// Creates a shared pointer to a buffer.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn from_pointer(data: *mut T) -> Self {
         Self(data)
     }
 
-    /// Creates one for uninitialised values.
+    /// Creates a shared pointer to uninitialised values.
     pub(super) fn from_uninit(data: &mut [MaybeUninit<T>]) -> Self {
         Self(data.as_mut_ptr().cast())
     }

@@ -1,4 +1,4 @@
-//! Puts rows that were computed apart into one tensor.
+//! Joins rows of two tensors in any order.
 
 use super::slices::{SharedPointer, TensorSlice, filled, read_as, tensor_of};
 use super::weight_storage::WeightValues;
@@ -9,19 +9,19 @@ use rayon::prelude::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Values that one task copies.
+/// Number of values that one task copies.
 const TASK: usize = 1 << 14;
 
-/// Which of two tensors a run of rows comes from.
+/// The tensor that a run of rows comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpliceSource {
-    /// The first.
+    /// The first tensor.
     First,
-    /// The second.
+    /// The second tensor.
     Second,
 }
 
-/// Tells which rows of two tensors another one consists of.
+/// The rows of two tensors that make up another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Splice {
     runs: Vec<(SpliceSource, Range<usize>)>,
@@ -43,12 +43,12 @@ impl Splice {
         self.len
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the rows `[N, D]` of tensors `[., D]` on the CPU: in bf16 if both are, otherwise in f32.
+    /// Returns the joined rows `[N, D]` of two CPU tensors `[., D]`: in bf16 if both are, otherwise in f32.
     ///
     /// # Errors
     /// If one of the tensors has too few rows, or they have different widths.
@@ -63,7 +63,7 @@ impl Splice {
         self.rows(first, second, |from, start, to| sources[from as usize].widen(start, to))
     }
 
-    /// Has `copy` write the values of one of the tensors, from a place on, to their places.
+    /// Calls `copy` for runs of rows of one tensor, to write its values from an index on to their destination.
     fn rows<T: WithDType>(
         &self,
         first: &Tensor,
@@ -101,7 +101,7 @@ mod tests {
     use crate::elementwise::to_vec;
     use candle_core::Device;
 
-    /// Rows of `width` values that tell their number.
+    /// Returns rows of `width` values that are their number.
     fn numbered(rows: usize, width: usize, first: usize) -> Tensor {
         let values = (0..rows * width).map(|i| (first + i / width) as f32).collect();
         Tensor::from_vec(values, (rows, width), &Device::Cpu).unwrap()
@@ -118,7 +118,7 @@ mod tests {
         splice.push(SpliceSource::Second, 1..3);
         let wanted = [2, 3, 4, 5, 100, 0, 101, 102];
         assert_eq!((splice.len(), splice.is_empty()), (wanted.len(), false));
-        // Rows of one task and of several, in f32 and in bf16, in which these numbers are exact.
+        // Rows of one task and of several, in f32 and in bf16, which represents these numbers exactly.
         for width in [1, 3, TASK + 5] {
             let (first, second) = (numbered(6, width, 0), numbered(3, width, 100).to_dtype(DType::BF16).unwrap());
             let got = to_vec(&splice.forward(&first, &second).unwrap()).unwrap();

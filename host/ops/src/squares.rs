@@ -1,5 +1,5 @@
-//! Computes how concentrated the distribution over the vocabulary is at each row: the logarithm of the sum of squared
-//! probabilities, in the same tiles as log-probabilities, so that the complete logits never exist.
+//! Computes how concentrated the distribution over the vocabulary is at each row: the logarithm of the sum of squared probabilities. It
+//! uses the same tiles as log-probabilities, so the complete logits never exist.
 
 use super::math::exp;
 use super::simd::wide;
@@ -7,11 +7,11 @@ use super::tiles::{LogitScale, LogitTile, LogitTiles};
 use super::{Capability, Result, matrix_dims};
 use candle_core::Tensor;
 
-/// Returns `ln(sum_j p_j^2)` of each row, `[M]`, from `hidden: [M, D]` and `w: [V, D]`: 0 for a distribution that is certain,
-/// `-ln V` for an even one. NaN where a logit is.
+/// Returns `ln(sum_j p_j^2)` of each row, `[M]`, from `hidden: [M, D]` and `w: [V, D]`: 0 for a deterministic distribution, `-ln V` for a
+/// uniform one. NaN if a logit is.
 ///
 /// # Errors
-/// On a device.
+/// If the tensors are on a device.
 pub fn log_sum_squares(hidden: &Tensor, w: &Tensor, scale: LogitScale) -> Result<Vec<f32>> {
     Capability::SquaredProbabilities.require(hidden)?;
     let ((m, _), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
@@ -55,7 +55,7 @@ struct SquareSums {
 }
 
 impl SquareSums {
-    /// Makes the sums relative to the higher of both maxima, and returns it; 0 where all logits are -inf so far.
+    /// Rescales the sums to the higher of both maxima and returns it; 0 if all logits so far are -inf.
     fn raise(&mut self, top: f32) -> f32 {
         if top > self.top {
             let factor = f64::from(self.top - top).exp();

@@ -1,4 +1,4 @@
-//! The sampler's support: the tokens that could be sampled, and those whose logits a repetition penalty changed. Scored on it, a
+//! The sampler's support: the tokens that could be sampled, and those whose logits a repetition penalty changed. Scored on its support, a
 //! token has the probability with which it was sampled.
 
 use serde::{Deserialize, Serialize};
@@ -7,27 +7,26 @@ use std::ops::Range;
 /// The tokens that could be sampled at each position of a text. Positions without an entry are scored on the whole vocabulary.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Support {
-    /// Penalty on tokens that already occurred; 1 for none.
+    /// Penalty on tokens that have already occurred; 1 for none.
     pub penalty: f32,
-    /// Where each position's entry ends in `words`.
+    /// End of each position's entry in `words`.
     pub ends: Vec<u32>,
-    /// The entries: ascending token ids or, if one bit per token takes no more room, those bits. An empty entry means the whole
-    /// vocabulary.
+    /// The entries: ascending token ids or, if one bit per token takes no more space, a bit set. An empty entry means the whole vocabulary.
     pub words: Vec<u32>,
 }
 
-/// Returns the number of words with a bit for each token.
+/// Returns the number of words of a bit set of all tokens.
 fn bits(vocab: usize) -> usize {
     vocab.div_ceil(32)
 }
 
 impl Support {
-    /// Creates it for an empty text.
+    /// Creates the support of an empty text.
     pub fn new(penalty: f32) -> Self {
         Self { penalty, ends: Vec::new(), words: Vec::new() }
     }
 
-    /// Adds a position at which the tokens with a logit above negative infinity could be sampled.
+    /// Adds a position at which every token with a logit above negative infinity could be sampled.
     pub fn push(&mut self, logits: &[f32]) {
         let mut words = vec![0u32; bits(logits.len())];
         for (word, logits) in words.iter_mut().zip(logits.chunks(32)) {
@@ -36,7 +35,7 @@ impl Support {
         self.push_bits(&words, logits.len());
     }
 
-    /// Adds a position at which the tokens could be sampled whose bits are set; there are `bits(vocab)` words.
+    /// Adds a position at which every token whose bit is set could be sampled. There are `bits(vocab)` words.
     pub fn push_bits(&mut self, words: &[u32], vocab: usize) {
         let kept = words.iter().map(|word| word.count_ones() as usize).sum::<usize>();
         if kept < bits(vocab) {
@@ -59,7 +58,7 @@ impl Support {
         &self.words[first..self.ends[at] as usize]
     }
 
-    /// Returns what is wrong with it for these tokens, if anything.
+    /// Returns why the support is invalid for these tokens, or `None`.
     pub fn fault(&self, tokens: &[u32], vocab: usize) -> Option<&'static str> {
         let rising = self.ends.windows(2).all(|pair| pair[0] <= pair[1]);
         if self.ends.len() != tokens.len() || !rising || self.ends.last().is_some_and(|end| *end as usize != self.words.len()) {
@@ -80,7 +79,8 @@ impl Support {
     }
 }
 
-/// What a [`Restriction`] does to a block of rows, counted from the block's first: the structures of `host/kernels/logprob.cu`.
+/// Effect of a [`Restriction`] on a block of rows, counted from the block's first row. The layout is that of the structures in
+/// `host/kernels/logprob.cu`.
 #[cfg(feature = "cuda")]
 #[derive(Debug, Default)]
 pub(super) struct BlockRestriction<'a> {
@@ -88,27 +88,27 @@ pub(super) struct BlockRestriction<'a> {
     pub restricted: Vec<u32>,
     /// The restricted rows' words.
     pub words: &'a [u32],
-    /// Penalty on tokens that occurred.
+    /// Penalty on tokens that have occurred.
     pub penalty: f32,
-    /// Token, first row, number of rows and place of the first factor.
+    /// Token, first row, number of rows and index of the first factor.
     pub penalised: Vec<u32>,
     /// Number of penalised logits.
     pub factors: usize,
 }
 
-/// The supports of the rows of a matrix of logits.
+/// Supports of the rows of a matrix of logits.
 #[derive(Clone, Debug, Default)]
 pub struct Restriction {
     penalty: Option<f32>,
-    /// Tokens before each of these rows.
+    /// Tokens that precede each of these rows.
     penalised: Vec<(u32, Range<usize>)>,
-    /// The restricted rows, ascending, and where each one's entry ends.
+    /// The restricted rows, ascending, each with the end of its entry.
     rows: Vec<(usize, usize)>,
     words: Vec<u32>,
 }
 
 impl Restriction {
-    /// Adds the positions of a text with a known support, in the rows from `first`, after a `prompt`.
+    /// Adds the positions of a text with a known support, in the rows from `first` on, after a `prompt`.
     pub fn push(&mut self, first: usize, support: &Support, prompt: &[u32], tokens: &[u32]) {
         for at in 0..tokens.len() {
             let entry = support.entry(at);
@@ -129,12 +129,12 @@ impl Restriction {
         self.penalised.extend(seen.map(|(token, from)| (token, first + from..first + tokens.len())));
     }
 
-    /// Returns whether it has no effect.
+    /// Returns whether the restriction has no effect.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.penalty.is_none()
     }
 
-    /// Returns what applies to a block of rows, as a device reads it.
+    /// Returns the restriction of a block of rows in the form that a device reads.
     #[cfg(feature = "cuda")]
     pub(super) fn of_rows(&self, rows: &Range<usize>) -> BlockRestriction<'_> {
         let (first, last) = (self.before(rows.start), self.before(rows.end));
@@ -156,8 +156,8 @@ impl Restriction {
         of_rows
     }
 
-    /// Applies it to the logits of some rows and tokens, with a line of `line` rows for each token. Returns the logits that the
-    /// penalty multiplied, each with its factor.
+    /// Applies the restriction to the logits of some rows and tokens, with a line of `line` rows for each token. Returns the logits that
+    /// the penalty multiplied, each with its factor.
     pub(super) fn apply(
         &self,
         logits: &mut [f32],
@@ -236,7 +236,7 @@ mod tests {
         Tensor::from_slice(values, (values.len() / cols, cols), &Device::Cpu).unwrap()
     }
 
-    /// Texts sampled from the logits of hidden states and an output matrix, with their supports.
+    /// Returns texts sampled from the logits of hidden states and an output matrix, with their supports.
     fn drawn(sampling: &Sampler, hidden: &[f32], w: &[f32], prompt: &[u32], seed: u64) -> (Vec<u32>, Vec<f32>, Support) {
         let (mut tokens, mut logp, mut support) = (Vec::new(), Vec::new(), Support::new(sampling.repetition_penalty));
         let mut rng = stream(seed, 0, 0, 0);
@@ -256,7 +256,7 @@ mod tests {
         let (hidden, w, prompt) = (noise(3 * 40, 1), noise(3 * VOCAB, 2), [3, 9, 3]);
         for (case, sampling) in [
             Sampler { top_p: 0.7, ..plain },
-            // Bits, lists, and both.
+            // Supports as bits, as lists, and as both.
             Sampler { top_k: 40, ..plain },
             Sampler { top_k: 2, ..plain },
             Sampler { min_p: 0.05, ..plain },

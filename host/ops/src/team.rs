@@ -1,8 +1,8 @@
-//! Threads that stay awake between small tasks.
+//! A team of threads that spin between small tasks instead of sleeping.
 //!
-//! A generated token takes hundreds of products of a few microseconds each. Waking a sleeping thread for each would take longer
-//! than many of the products do, so threads that work on a token together wait in a loop. While they wait, they ask for the memory
-//! of the weights that come next ([`set_prefetch`]).
+//! A generated token takes hundreds of products of a few microseconds each. Waking a sleeping thread would take longer than many of these
+//! products, so threads that work on a token together wait in a loop. While they wait, they prefetch the weights that come next
+//! ([`set_prefetch`]).
 
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -13,67 +13,68 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Number of unsuccessful looks for a task. After as many, a thread that waits for others yields its processor before each further
-/// look, since those may have none; and a thread that only stays awake falls asleep.
+/// Number of unsuccessful polls for a task. After that many, a thread that waits for others yields its processor before each further poll,
+/// since the others may have none. A thread that is only kept awake goes to sleep.
 const LOOKS: u32 = 1024;
 
 /// In place of a part's number: no part is available.
 const CLOSED: u64 = u32::MAX as u64;
 
-/// In place of everything: the team's work is over.
+/// In place of the entire word: the team's work has ended.
 const OVER: u64 = u64::MAX;
 
-/// Ranges of addresses that a thread is told of at once, at most.
+/// Maximum number of address ranges that a thread prefetches from at a time.
 const SPANS: usize = 8;
 
-/// Bytes that a waiting thread asks for at most. What the L2 cache has no room for is in the L3 cache then.
+/// Maximum number of bytes that a waiting thread prefetches. What does not fit into the L2 cache is then in the L3 cache.
 const AHEAD: usize = 3 << 19;
 
-/// Bytes of a cache line.
+/// Size of a cache line, in bytes.
 const LINE: usize = 64;
 
-/// Lines that a waiting thread asks for between two looks for a task.
+/// Number of lines that a waiting thread prefetches between two polls.
 const LINES_PER_LOOK: usize = 4;
 
-/// Returns the `i`-th of `count` shares of so many things. Shares differ by one at most, as do sums of as many neighbouring ones.
+/// Returns the `i`-th of `count` shares of `total` items. Shares differ in size by at most one, as do sums of equally many neighbouring
+/// shares.
 pub(super) fn share(total: usize, i: usize, count: usize) -> Range<usize> {
     total * i / count..total * (i + 1) / count
 }
 
-/// Runs `work` with tensors like `t`, on the CPU on a thread of the pool. If it comes from outside, the pool's other threads stay awake
-/// for a while: operations don't wait for one to wake up.
+/// Runs `work` with tensors like `t`; for CPU tensors, on a thread of the pool. If the caller is outside the pool, the pool's other threads
+/// are kept awake for a while, so that operations don't wait for one to wake up.
 pub fn on_pool<T: Send>(t: &Tensor, work: impl FnOnce() -> T + Send) -> T {
-    // On a thread of the pool, or in a team, others may be busy with parts of their own, which it must not wait for.
+    // On a thread of the pool or in a team, other threads may be busy with their own parts, which this one must not wait for.
     let outside = t.device().is_cpu() && rayon::current_thread_index().is_none() && !is_leader();
     if outside { keep_awake(work) } else { work() }
 }
 
 type TeamTask<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// A task, readable by all threads. It is changed only while all shares are closed.
+/// A team and its task, readable by all threads. The task is changed only while all shares are closed.
 struct Team {
-    /// Each thread's share of the task's parts, which others take from when they have done theirs. So a thread mostly reads
-    /// memory on from where it was, and what it asked for ahead is in its own cache.
+    /// Each thread's share of the task's parts. Threads that have finished their own take parts of others. So a thread mostly reads
+    /// contiguous memory, and what it prefetched is in its own cache.
     shares: Vec<ThreadShare>,
     parts: AtomicUsize,
-    /// Address of a reference to the function that does a part.
+    /// Address of a reference to the function that runs a part.
     task: AtomicPtr<&'static TeamTask<'static>>,
     done: AtomicUsize,
 }
 
-/// A thread's share of a task's parts, and what it asks for while it waits.
+/// A thread's share of a task's parts, and the memory that it prefetches while it waits.
 struct ThreadShare {
     /// The task's number in the upper half, the share's next part in the lower half. A part is taken by compare-and-swap, which
     /// fails if either has changed.
     next: CachePaddedWord,
     /// Counts the changes of `prefetch_spans`.
     prefetch_version: AtomicUsize,
-    /// First addresses and numbers of bytes that the thread asks for while it waits. A mixture of old and new ones, or memory that is
-    /// gone by then, does no harm.
+    /// First addresses and lengths in bytes of the ranges that the thread prefetches while it waits. A mixture of old and new ranges, or
+    /// freed memory, is harmless.
     prefetch_spans: [(AtomicUsize, AtomicUsize); SPANS],
 }
 
-/// A word on cache lines of its own, since a thread looks at it all the time.
+/// A word on separate cache lines, since a thread polls it all the time.
 #[repr(align(128))]
 struct CachePaddedWord(AtomicU64);
 
@@ -89,7 +90,7 @@ thread_local! {
     static LED: Cell<Option<&'static Team>> = const { Cell::new(None) };
 }
 
-/// Runs `work` and shares its calls of [`for_each_part`] among all threads, which stay awake until it ends.
+/// Runs `work` and shares its calls of [`for_each_part`] among all threads, which spin until it ends.
 pub fn with_team<T>(work: impl FnOnce() -> T) -> T {
     /// Ends the team, whether `work` returns or panics.
     struct TeamGuard<'a>(&'a Team);
@@ -124,9 +125,9 @@ pub fn with_team<T>(work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Runs `work` on a thread of the pool, while the others look for parts of what it does through rayon instead of falling asleep.
+/// Runs `work` on a thread of the pool. The other threads keep polling rayon for parts of it instead of sleeping.
 pub(super) fn keep_awake<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    /// Lets the others go, whether `work` returns or panics.
+    /// Releases the other threads, whether `work` returns or panics.
     struct AwakeGuard(Arc<AtomicBool>);
     impl Drop for AwakeGuard {
         fn drop(&mut self) {
@@ -137,9 +138,9 @@ pub(super) fn keep_awake<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     rayon::scope(|scope| {
         let working = AwakeGuard(Arc::new(AtomicBool::new(true)));
         let (own, goes_on) = (rayon::current_thread_index(), Arc::clone(&working.0));
-        // One job for each thread, which no other can take: a thread in the middle of a wait would otherwise take several.
+        // Spawns one job per thread, which no other thread can take; otherwise a thread in the middle of a wait would take several.
         scope.spawn_broadcast(move |_, thread| {
-            // It gives up at some point, since it may be on top of a part that waits for others and that the work waits for.
+            // The job gives up eventually, since it may run on top of a part that waits for others and that the work waits for.
             let mut looks = 0;
             while Some(thread.index()) != own && looks < LOOKS && goes_on.load(Ordering::Relaxed) {
                 let executed = rayon::yield_now() == Some(rayon::Yield::Executed);
@@ -161,21 +162,21 @@ pub(super) fn threads() -> usize {
     LED.get().map_or(1, |team| team.shares.len())
 }
 
-/// Tells a thread of the team that this one leads which addresses to ask for while it waits.
+/// Sets the addresses that a thread of this thread's team prefetches while it waits.
 pub(super) fn set_prefetch<'a>(thread: usize, spans: impl Iterator<Item = &'a Range<usize>>) {
     if let Some(team) = LED.get() {
         team.shares[thread].set_prefetch(spans);
     }
 }
 
-/// Does parts `0..parts` of a task, in any order and on any thread.
+/// Runs the parts `0..parts` of a task, in any order and on any thread.
 pub(super) fn for_each_part(parts: usize, part: impl Fn(usize) + Sync) {
     match LED.take() {
         _ if parts == 0 => {}
         None if parts == 1 => part(0),
         None => (0..parts).into_par_iter().for_each(&part),
         Some(team) => {
-            // A part with parts of its own does them alone or through rayon.
+            // A part that has parts itself runs them alone or through rayon.
             struct LeaderGuard(&'static Team);
             impl Drop for LeaderGuard {
                 fn drop(&mut self) {
@@ -205,25 +206,25 @@ impl ThreadShare {
         self.prefetch_version.fetch_add(1, Ordering::Release);
     }
 
-    /// Closes it. Returns how many of these parts were taken.
+    /// Closes the share. Returns how many of these parts were taken.
     fn close(&self, parts: &Range<usize>) -> usize {
         let next = self.next.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED;
         (next as usize).clamp(parts.start, parts.end) - parts.start
     }
 }
 
-/// What a thread asks for ahead.
+/// A waiting thread's progress in prefetching.
 #[derive(Default)]
 struct Prefetcher {
     version: usize,
-    /// The next span, and how far it is in it.
+    /// The next span, and the offset in it.
     span: usize,
     at: usize,
     prefetched: usize,
 }
 
 impl Prefetcher {
-    /// Asks for some lines. Returns whether there were any.
+    /// Prefetches some lines. Returns whether there were any.
     fn prefetch(&mut self, share: &ThreadShare) -> bool {
         if !cfg!(target_arch = "x86_64") {
             return false;
@@ -236,7 +237,7 @@ impl Prefetcher {
         let (at, count) = (at.load(Ordering::Relaxed), count.load(Ordering::Relaxed));
         let to = count.min(self.at + LINES_PER_LOOK * LINE);
         (self.at..to).step_by(LINE).for_each(|i| prefetch_line(at.wrapping_add(i)));
-        // What was told may have changed since.
+        // The spans may have changed since.
         self.prefetched += to.saturating_sub(self.at);
         self.at = to;
         if to == count {
@@ -246,7 +247,7 @@ impl Prefetcher {
     }
 }
 
-/// Asks for a line of memory, into the L2 cache. It may not exist.
+/// Prefetches a line of memory into the L2 cache. The address may be invalid.
 #[inline(always)]
 fn prefetch_line(address: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -260,12 +261,12 @@ fn prefetch_line(address: usize) {
 }
 
 impl Team {
-    /// Returns a thread's share of so many parts.
+    /// Returns a thread's share of `parts` parts.
     fn share(&self, parts: usize, thread: usize) -> Range<usize> {
         share(parts, thread, self.shares.len())
     }
 
-    /// Opens a task to all, takes part in it, and waits for the others' last parts.
+    /// Opens a task to all threads, takes part in it, and waits for the others' last parts.
     fn lead(&self, parts: usize, part: &TeamTask<'_>) {
         /// Closes the task and waits for the parts already taken, whether all finished or one panicked.
         struct OpenTaskGuard<'a>(&'a Team, usize);
@@ -293,7 +294,7 @@ impl Team {
         drop(open);
     }
 
-    /// Does parts of open tasks until the team's work is over, its own share first.
+    /// Runs parts of open tasks, from the thread's own share first, until the team's work ends.
     fn help(&self, own: usize) {
         let over = || self.shares[own].next.load(Ordering::Relaxed) == OVER;
         let mut ahead = Prefetcher::default();
@@ -302,14 +303,14 @@ impl Team {
         }
     }
 
-    /// Does the open task's next part, of thread `own`'s share while it has some. Returns whether there was one.
+    /// Runs the open task's next part, from thread `own`'s share while it has any. Returns whether there was one.
     fn take_part(&self, own: usize) -> bool {
         let all = self.shares.len();
         let is_open = self.shares[own].next.load(Ordering::Relaxed) & CLOSED != CLOSED;
         is_open && (own..all).chain(0..own).any(|of| self.take_part_of(of))
     }
 
-    /// Does the next part of a thread's share. Returns whether there was one.
+    /// Runs the next part of a thread's share. Returns whether there was one.
     fn take_part_of(&self, of: usize) -> bool {
         /// Counts a part as done even if it panicked; the scope of all threads then panics too.
         struct TakenPartGuard<'a>(&'a Team);
@@ -337,7 +338,7 @@ impl Team {
     }
 }
 
-/// Waits, doing something else if there is something.
+/// Waits until `come` returns true, running `meanwhile` in between.
 fn wait_until(mut come: impl FnMut() -> bool, mut meanwhile: impl FnMut() -> bool) {
     let mut looks = 0;
     while !come() {
@@ -405,7 +406,7 @@ mod tests {
                 assert_eq!(sum(9), 84);
             });
         }
-        // Also for a thread beside the pool.
+        // A thread outside the pool can call it too.
         assert_eq!(keep_awake(|| (0..100).into_par_iter().sum::<u32>()), 4950);
     }
 

@@ -1,4 +1,4 @@
-//! Random tensors for tests. A test draws the same values in every run, so that one which passes cannot fail by chance of its input.
+//! Random tensors for tests. A test draws the same values in every run, so a passing test can't fail because of its input.
 
 use candle_core::{Device, Tensor};
 use rand_chacha::ChaCha8Rng;
@@ -7,11 +7,11 @@ use std::cell::RefCell;
 use std::f64::consts::TAU;
 
 thread_local! {
-    // Every test has a thread of its own, so that tests which run beside it don't change what it draws.
+    // Every test runs on its own thread, so concurrent tests don't change its numbers.
     static NUMBERS: RefCell<ChaCha8Rng> = RefCell::new(ChaCha8Rng::seed_from_u64(0));
 }
 
-/// Draws the next `count` numbers of the calling test from the normal distribution (method of Box and Muller).
+/// Draws the calling test's next `count` normally distributed numbers (Box-Muller transform).
 pub(crate) fn random_values(count: usize) -> Vec<f32> {
     NUMBERS.with_borrow_mut(|rng| {
         let mut uniform = || ((rng.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64;

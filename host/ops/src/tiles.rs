@@ -1,8 +1,8 @@
 //! Logits in tiles of rows and vocabulary, so that the complete `[M, V]` logits never exist.
 //!
-//! Tiles go through the vocabulary in blocks, and all rows use a block before the next one, so the output matrix, by far the
-//! largest operand, is read from memory once per pass. A tile is transposed: it has one line for each token, because then no
-//! product has to rearrange the output matrix.
+//! Tiles go through the vocabulary in blocks, and all rows use a block before the next one, so the output matrix, by far the largest
+//! operand, is read from memory once per pass. Tiles are transposed, with one line per token, so that no product has to rearrange the
+//! output matrix.
 
 use super::gemm::{WriteMode, matmul};
 use super::math::tanh;
@@ -16,14 +16,14 @@ use candle_core::Tensor;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// How products of hidden states with the output matrix become logits: `bound(product / divisor) / temperature`.
+/// Scale and soft cap that turn products of hidden states with the output matrix into logits: `bound(product / divisor) / temperature`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogitScale {
-    /// Divisor of the bounded logits.
+    /// Divisor of the capped logits.
     pub temperature: f32,
     /// Divisor of the products.
     pub divisor: f32,
-    /// Bound that logits approach, `cap * tanh(logit / cap)`; unbounded if `None`.
+    /// Soft cap of the logits, `cap * tanh(logit / cap)`; none if `None`.
     pub cap: Option<f32>,
     /// Precision of the products on the CPU.
     pub precision: Precision,
@@ -36,12 +36,12 @@ impl From<f32> for LogitScale {
 }
 
 impl LogitScale {
-    /// Returns the factor of products where nothing is bounded.
+    /// Returns the factor that turns products into logits without a cap.
     pub(super) fn factor(self) -> f32 {
         1.0 / (self.temperature * self.divisor)
     }
 
-    /// Bounds a tile's logits, if they are bounded.
+    /// Applies the soft cap to a tile's logits, if there is one.
     fn bound(self, logits: &mut [f32]) {
         let Some(cap) = self.cap() else { return };
         logits.par_chunks_mut(1 << 14).for_each(|logits| {
@@ -51,35 +51,35 @@ impl LogitScale {
         });
     }
 
-    /// Returns the slopes of the bound at bounded logits; none where nothing is bounded.
+    /// Returns the slopes of the soft cap at capped logits; `None` without a cap.
     pub(super) fn slopes(self, logits: &[f32]) -> Option<Vec<f32>> {
         let cap = self.cap()?;
         Some(logits.iter().map(|z| 1.0 - (z / cap) * (z / cap)).collect())
     }
 
-    /// Returns the bound at this temperature.
+    /// Returns the soft cap at this temperature.
     pub(super) fn cap(self) -> Option<f32> {
         self.cap.map(|cap| cap / self.temperature)
     }
 }
 
-/// Rows and tokens of a tile, 8 MiB of logits at most.
+/// Maximum numbers of rows and tokens of a tile, at most 8 MiB of logits.
 pub(super) const ROWS: usize = 512;
 pub(super) const TOKENS: usize = 4096;
 
-/// Number of tokens whose logits one task takes: a share of a tile that fits into a core's own cache.
+/// Number of tokens whose logits one task computes: a share of a tile that fits into a core's own cache.
 pub(super) const TOKENS_PER_TASK: usize = 256;
 
-/// Lines of a tile are padded to whole vector registers.
+/// Number of values in a vector register, to a multiple of which lines are padded.
 pub(super) const LANES: usize = 16;
 
-/// Some rows' logits of a block of the vocabulary, one line of rows for each token.
+/// Logits of some rows for a block of the vocabulary, with one line of rows for each token.
 pub(super) struct LogitTile {
     pub rows: Range<usize>,
     pub tokens: Range<usize>,
 }
 
-/// A model's logits, a tile at a time.
+/// Logits of a model, one tile at a time.
 pub(super) struct LogitTiles<'a> {
     output: RowBlocks<'a>,
     /// The hidden states, transposed.
@@ -96,14 +96,14 @@ impl<'a> LogitTiles<'a> {
         Ok(Self { output: RowBlocks::new(output, scale.precision)?, turned, room: LogitTile::room(m, vocab), scale })
     }
 
-    /// Returns a tile's logits, and the rows of the output matrix that they are of.
+    /// Returns a tile's logits and the corresponding rows of the output matrix.
     pub(super) fn tile_logits(&mut self, tile: &LogitTile) -> (&mut [f32], MatrixView<'_>) {
         let rows = self.output.rows(&tile.tokens);
         (tile.logits(&mut self.room, rows, &self.turned, self.scale), rows)
     }
 }
 
-/// The gradients of hidden states, `[M, D]`, and of an output matrix, if that is trained, which tiles add to.
+/// Gradients of hidden states, `[M, D]`, and of an output matrix, if it is trained, to which tiles add.
 pub(super) struct LogitGradients<'a> {
     pub hidden: MatrixView<'a>,
     pub d_hidden: &'a mut [f32],
@@ -112,8 +112,8 @@ pub(super) struct LogitGradients<'a> {
 }
 
 impl LogitGradients<'_> {
-    /// Adds what follows from the derivatives by a tile's logits, which were bounded with these `slopes` and made with these rows of
-    /// the output matrix.
+    /// Adds a tile's contribution, given the derivatives with respect to its logits, the `slopes` of their cap and the corresponding rows
+    /// of the output matrix.
     pub(super) fn add(&mut self, tile: &LogitTile, d_logits: &mut [f32], slopes: Option<Vec<f32>>, output: MatrixView<'_>) {
         if let Some(slopes) = slopes {
             d_logits.iter_mut().zip(slopes).for_each(|(d, slope)| *d *= slope);
@@ -129,14 +129,14 @@ impl LogitGradients<'_> {
 }
 
 impl LogitTile {
-    /// Returns all tiles of a block before those of the next one. Their sizes depend only on those of the matrices, so that sums
-    /// over them have the same order with any number of threads.
+    /// Returns all tiles, block by block of the vocabulary. Their sizes depend only on those of the matrices, so sums over them have the
+    /// same order with any number of threads.
     pub(super) fn all(m: usize, vocab: usize) -> impl Iterator<Item = Self> {
         let ranges = |total: usize, size: usize| (0..total).step_by(size).map(move |first| first..total.min(first + size));
         ranges(vocab, TOKENS).flat_map(move |tokens| ranges(m, ROWS).map(move |rows| Self { rows, tokens: tokens.clone() }))
     }
 
-    /// Returns room for the logits of the largest tile.
+    /// Allocates memory for the logits of the largest tile.
     fn room(m: usize, vocab: usize) -> Vec<f32> {
         vec![0f32; m.min(ROWS).next_multiple_of(LANES) * vocab.min(TOKENS)]
     }
@@ -160,7 +160,7 @@ impl LogitTile {
         restriction.map_or_else(Vec::new, |r| r.apply(logits, self.line(), (&self.rows, &self.tokens), vocab))
     }
 
-    /// Returns the positions of those targets that are in this tile, each with its row.
+    /// Returns the positions of the targets in this tile, each with its row.
     pub(super) fn targets<'a>(&'a self, targets: &'a [u32]) -> impl Iterator<Item = (usize, usize)> + 'a {
         let rows = self.rows.clone().filter(|&row| self.tokens.contains(&(targets[row] as usize)));
         rows.map(|row| ((targets[row] as usize - self.tokens.start) * self.line() + row - self.rows.start, row))
@@ -172,7 +172,7 @@ fn transpose(values: &[f32], d: usize) -> Vec<f32> {
     transpose_padded(values, d, values.len() / d.max(1))
 }
 
-/// Returns the transpose of `values: [M, D]` with lines of `line` values, of which those from `M` on are zero.
+/// Returns the transpose of `values: [M, D]` with lines of `line` values. Values from `M` on are zero.
 pub(super) fn transpose_padded(values: &[f32], d: usize, line: usize) -> Vec<f32> {
     let mut turned = vec![0f32; d * line];
     turned.par_chunks_mut(LANES * line.max(1)).enumerate().for_each(|(i, lines)| {

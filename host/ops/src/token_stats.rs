@@ -1,8 +1,8 @@
-//! What is known of given tokens after a forward pass.
+//! Statistics of given tokens from a forward pass.
 
 use super::mean_rows::MeanRows;
 
-/// The forward pass's results for each of the `M` rows.
+/// Results of a forward pass for each of the `M` rows.
 #[derive(Clone, Debug, Default)]
 pub struct TokenStats {
     /// Log-probability of the target token, natural logarithm.
@@ -13,7 +13,7 @@ pub struct TokenStats {
     pub top: Vec<bool>,
     /// Logarithm of the normaliser.
     pub(super) log_sum: Vec<f32>,
-    /// What the backward pass needs to compute no logits.
+    /// Sums with which the backward pass avoids computing logits.
     pub(super) mean_rows: Option<MeanRows>,
     /// Share of each target that is spread evenly over the vocabulary; see [`super::logprob::smooth`].
     pub(super) smoothing: f32,

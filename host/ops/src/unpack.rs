@@ -1,5 +1,5 @@
-//! Rearranges stored weights for products with few rows: some inputs of [`WIDTH`] outputs, stored as `[WIDTH, inputs]`, become
-//! `[inputs, WIDTH]` in f32, in the L1 cache.
+//! Rearranges stored weights for products with few rows. Some inputs of [`WIDTH`] outputs, stored as `[WIDTH, inputs]`, become `[inputs,
+//! WIDTH]` in f32, in the L1 cache.
 
 #[cfg(target_arch = "x86_64")]
 use super::simd;
@@ -7,7 +7,7 @@ use super::weight_storage::WeightValues;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Number of outputs whose weights are together: two AVX-512 registers.
+/// Number of outputs whose weights are stored together: two AVX-512 registers.
 pub(super) const WIDTH: usize = 32;
 
 /// Maximum number of inputs that are rearranged together.
@@ -16,7 +16,7 @@ pub(super) const INPUTS: usize = 128;
 /// Number of outputs that are rearranged together, as many as fit into an AVX2 register.
 const SIDE: usize = 8;
 
-/// Room for rearranged weights.
+/// Scratch memory for rearranged weights.
 pub(super) struct UnpackScratch {
     lines: Box<[[f32; WIDTH]; INPUTS]>,
     /// Weights of some outputs, output by output.
@@ -28,8 +28,8 @@ impl UnpackScratch {
         Self { lines: Box::new([[0.0; WIDTH]; INPUTS]), rows: Box::new([0.0; SIDE * INPUTS]) }
     }
 
-    /// Returns the weights of these inputs, one line each with [`WIDTH`] of `outputs`. If there are fewer outputs, the remaining
-    /// positions hold arbitrary values.
+    /// Returns the weights of these inputs, one line each with [`WIDTH`] of `outputs`. If there are fewer outputs, the remaining positions
+    /// have arbitrary values.
     pub(super) fn lines(&mut self, w: &WeightValues<'_>, d_in: usize, outputs: &Range<usize>, inputs: &Range<usize>) -> &[f32] {
         let lines = &mut self.lines[..inputs.len()];
         for first in (0..WIDTH.min(outputs.len())).step_by(SIDE) {
@@ -51,13 +51,13 @@ impl UnpackScratch {
     }
 }
 
-/// Returns values to be written.
+/// Returns the slice as values to be written.
 fn unset(values: &mut [f32]) -> &mut [MaybeUninit<f32>] {
     // SAFETY: both have the same layout, and what [`WeightValues::widen`] writes are values.
     unsafe { &mut *(std::ptr::from_mut(values) as *mut [MaybeUninit<f32>]) }
 }
 
-/// Writes rows of [`INPUTS`] values into columns of `lines`, from the `first` on.
+/// Writes rows of [`INPUTS`] values into columns of `lines`, from `first` on.
 fn turn(rows: &[f32; SIDE * INPUTS], lines: &mut [[f32; WIDTH]], first: usize) {
     #[cfg(target_arch = "x86_64")]
     if simd::wide_registers() {
@@ -73,7 +73,7 @@ fn turn(rows: &[f32; SIDE * INPUTS], lines: &mut [[f32; WIDTH]], first: usize) {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    //! Loops count places: closures over registers can't be inlined into functions with target features.
+    //! Loops use indices, since closures over registers can't be inlined into functions with target features.
     #![allow(clippy::needless_range_loop)]
 
     use super::{INPUTS, SIDE, WIDTH};
@@ -122,8 +122,8 @@ mod avx2 {
         }
     }
 
-    /// Writes rows of bf16 into columns of `lines`. Two neighbours are moved as one number of 32 bits, and widened last: bf16 is
-    /// the upper half of an f32.
+    /// Writes rows of bf16 into columns of `lines`. Two neighbours are moved as one 32-bit number and widened last, since bf16 is the upper
+    /// half of an f32.
     #[target_feature(enable = "avx2")]
     pub(super) fn lines_of_bf16(rows: [&[bf16]; SIDE], lines: &mut [[f32; WIDTH]], first: usize) {
         let count = lines.len();

@@ -1,21 +1,21 @@
-//! What an optimizer's update is given.
+//! Inputs of an optimizer's update.
 
 use candle_core::Tensor;
 
 /// A trained parameter: everything an update reads and writes except the moments.
 #[derive(Clone, Debug)]
 pub struct Parameter<'a> {
-    /// Its name.
+    /// Name of the parameter.
     pub name: String,
-    /// Its values, f32.
+    /// Values of the parameter, f32.
     pub master: &'a Tensor,
-    /// The copy that the model computes with, if it rounds.
+    /// Rounded copy that the model computes with, if any.
     pub rounded: Option<&'a Tensor>,
-    /// Its gradient, f32.
+    /// Gradient of the parameter, f32.
     pub gradient: &'a Tensor,
 }
 
-/// The scalars of one update.
+/// Scalars of one AdamW update.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamWStep {
     /// Learning rate.
@@ -24,7 +24,7 @@ pub struct AdamWStep {
     pub beta1: f64,
     /// Decay of the second moment.
     pub beta2: f64,
-    /// Added to the square root of the second moment.
+    /// Epsilon added to the square root of the second moment.
     pub eps: f64,
     /// Decoupled weight decay.
     pub weight_decay: f64,
@@ -50,7 +50,7 @@ impl AdamWStep {
     }
 }
 
-/// The factors for each value of an update.
+/// Factors of an update, the same for each value.
 #[derive(Clone, Copy)]
 pub(super) struct AdamWScalars {
     pub grad_scale: f32,

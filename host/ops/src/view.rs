@@ -1,9 +1,9 @@
-//! Matrices inside slices, as products read them.
+//! Views of matrices inside slices, as operands of products.
 
 use half::bf16;
 use std::ops::Range;
 
-/// The precision to which operands of products are rounded. Sums are f32.
+/// Precision to which operands of products are rounded. Sums are f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// No rounding.
@@ -13,7 +13,7 @@ pub enum Precision {
     Bf16,
 }
 
-/// The values of an operand.
+/// Values of an operand.
 #[derive(Clone, Copy)]
 pub(super) enum OperandValues<'a> {
     F32(&'a [f32]),
@@ -21,7 +21,7 @@ pub(super) enum OperandValues<'a> {
 }
 
 impl OperandValues<'_> {
-    /// Returns the values from a place on.
+    /// Returns the values from an index on.
     pub(super) fn starting_at(self, place: usize) -> Self {
         match self {
             Self::F32(values) => Self::F32(&values[place..]),
@@ -29,7 +29,7 @@ impl OperandValues<'_> {
         }
     }
 
-    /// Returns a value, rounded to bf16.
+    /// Returns a value rounded to bf16.
     pub(super) fn rounded(self, place: usize) -> f32 {
         match self {
             Self::F32(values) => bf16::from_f32(values[place]).to_f32(),

@@ -1,7 +1,7 @@
 //! Weights in their stored precision, for products that compute in f32.
 //!
-//! Half-precision and quantized weights are widened where a product reads them, a part at a time. Widening is exact, and parts
-//! are split such that no sum changes its order: a product's result is bit-identical to that with the same weights in f32.
+//! Half-precision and quantized weights are widened in parts, where a product reads them. Widening is exact, and parts are split such that
+//! no sum changes its order. So a product's result is bit-identical to that with the same weights in f32.
 
 #[cfg(feature = "cuda")]
 use super::Capability;
@@ -24,13 +24,13 @@ const MOST: usize = 1 << 22;
 /// Minimum number of rows or columns of a part. The matrix product sums small products in a different order.
 const FEWEST: usize = 128;
 
-/// Values that one task widens.
+/// Number of values that one task widens.
 const TASK: usize = 1 << 14;
 
-/// A weight `[out, in]` as it is stored.
+/// A weight `[out, in]` in its stored form.
 #[derive(Clone, Copy, Debug)]
 pub enum WeightMatrix<'a> {
-    /// In f32, bf16 or f16; on a device in its precision.
+    /// In f32, bf16 or f16; on a device, in the device's precision.
     Plain(&'a Tensor),
     /// In 8 or 4 bits.
     Quantized(QuantizedWeight<'a>),
@@ -49,7 +49,7 @@ impl<'a> From<QuantizedWeight<'a>> for WeightMatrix<'a> {
 }
 
 impl<'a> WeightMatrix<'a> {
-    /// Returns outputs and inputs.
+    /// Returns the numbers of outputs and inputs.
     pub fn dims(self) -> (usize, usize) {
         match self {
             Self::Plain(t) => matrix_dims(t),
@@ -57,7 +57,7 @@ impl<'a> WeightMatrix<'a> {
         }
     }
 
-    /// Returns whether it is stored in f32.
+    /// Returns whether the weight is stored in f32.
     pub fn is_f32(self) -> bool {
         matches!(self, Self::Plain(t) if t.dtype() == DType::F32)
     }
@@ -68,7 +68,7 @@ impl<'a> WeightMatrix<'a> {
         tensor(WeightValues::open(self)?.widened(0..d_out * d_in), (d_out, d_in))
     }
 
-    /// Returns the tensor of a weight that is not quantized, as devices need it.
+    /// Returns the tensor of a weight that is not quantized. Devices support only these.
     #[cfg(feature = "cuda")]
     pub(super) fn plain(self) -> Result<&'a Tensor> {
         match self {
@@ -161,7 +161,7 @@ impl<'a> WeightValues<'a> {
         }
     }
 
-    /// Returns a `[rows, width]` matrix as a product in this precision reads it, if no value has to be widened for that.
+    /// Returns a `[rows, width]` matrix as an operand of a product in this precision; `None` if a value would have to be widened.
     pub(super) fn as_operand(&self, (rows, width): (usize, usize), precision: Precision) -> Option<MatrixView<'_>> {
         match (self, precision) {
             (Self::F32(values), _) => Some(MatrixView::new(values, rows, width)),
@@ -170,10 +170,10 @@ impl<'a> WeightValues<'a> {
         }
     }
 
-    /// Returns the rows of a tensor as a product in this precision reads them: f32, or bf16 for products in bf16.
+    /// Returns the rows of a tensor as an operand of a product in this precision: f32, or bf16 for products in bf16.
     ///
     /// # Errors
-    /// If they would have to be widened.
+    /// If values would have to be widened.
     pub(super) fn rows(&self, t: &Tensor, precision: Precision) -> Result<MatrixView<'_>> {
         self.as_operand(matrix_dims(t), precision).ok_or_else(|| unsupported("product", t))
     }
@@ -211,12 +211,12 @@ impl<'a> WeightValues<'a> {
     }
 }
 
-/// A matrix `[rows, width]` whose rows are read in blocks, each several times in a row.
+/// A matrix `[rows, width]` whose rows are read in blocks, each several times in succession.
 pub(super) struct RowBlocks<'a> {
     stored: WeightValues<'a>,
     width: usize,
     precision: Precision,
-    /// The last block, if it was widened.
+    /// Rows of the last block, if it was widened.
     rows: Range<usize>,
     values: Vec<f32>,
 }
@@ -245,18 +245,18 @@ impl<'a> RowBlocks<'a> {
     }
 }
 
-/// Divides lines of this length into parts of nearly the same size.
+/// Divides lines of this length into parts of nearly equal size.
 fn parts(lines: usize, length: usize) -> impl Iterator<Item = Range<usize>> {
     let count = (lines * length).div_ceil(MOST).min(lines / FEWEST).max(1);
     (0..count).map(move |i| share(lines, i, count))
 }
 
-/// Converts the bits of a finite f16. An f16's exponent counts from 15 and an f32's from 127.
+/// Converts the bits of a finite f16. The exponent bias is 15 for f16 and 127 for f32.
 #[inline(always)]
 fn widened_f16(bits: u16) -> f32 {
     let bits = u32::from(bits);
     let size = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 127 - 15) << 23);
-    // Infinite and NaN values, which have the greatest exponent, keep it.
+    // Infinite and NaN values have the maximum exponent and keep it.
     let top = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
     f32::from_bits(size.to_bits() | top | (bits & 0x8000) << 16)
 }

@@ -1,13 +1,13 @@
-//! Writes tensors' values as bytes, without copying them.
+//! Writes tensors' values as bytes without copying them.
 
 use candle_core::{CpuStorage, Storage, Tensor};
 use std::io::{self, ErrorKind, Write};
 use std::ops::Range;
 
-/// Writes the values of a CPU tensor in order, as bytes in the machine's order.
+/// Writes the values of a CPU tensor in order, as bytes in native order.
 ///
 /// # Errors
-/// If they can't be written, or have been freed.
+/// If the values can't be written or have been freed.
 pub fn write_tensor(to: &mut dyn Write, t: &Tensor) -> io::Result<()> {
     let t = t.contiguous().map_err(io::Error::other)?;
     let (storage, layout) = t.storage_and_layout();

@@ -1,5 +1,5 @@
-//! Plugins of versions 0.1 and 0.2 of the contract, as algorithms of 1.0. Those versions have an interface for each kind of algorithm,
-//! with fields in the place of named columns. What else they have is the same in 1.0, and is called as such.
+//! Adapters that run plugins of contract versions 0.1 and 0.2 as algorithms of 1.0. The old versions have an interface for each kind of
+//! algorithm, with fixed fields instead of named columns. Everything else is unchanged in 1.0 and called directly.
 
 mod bindings;
 mod v0_1;
@@ -25,16 +25,16 @@ use serde_json::Value;
 use wasmtime::Store;
 use wasmtime::component::{Instance as Linked, InstancePre};
 
-/// The kinds of algorithms that the old versions have an interface for.
+/// The kinds of algorithms that have an interface in the old versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OldAlgorithmKind {
     /// Completions with advantages.
     Policy,
-    /// Given pairs.
+    /// Pairs from a dataset.
     Preference,
-    /// Pairs that the algorithm makes of a generation.
+    /// Pairs that the algorithm selects from a generation.
     OnlinePreference,
-    /// Completions that are desirable or not.
+    /// Completions labelled desirable or undesirable.
     Labelled,
     /// Pairs with a value of each sequence.
     RewardModel,
@@ -60,12 +60,12 @@ macro_rules! functions {
     };
 }
 
-/// Returns the error of an interface that a plugin does not export.
+/// Returns the error for an interface that a plugin does not export.
 fn absent(interface: &str) -> wasmtime::Error {
     wasmtime::Error::msg(format!("it does not export {PACKAGE}{}", interface.replace('_', "-")))
 }
 
-/// What else the schemas of the old versions ask for: members of the keyword `x-rlhost`, each with the columns that it stands for.
+/// Hints in schemas of the old versions: members of the keyword `x-rlhost`, each with the columns that it requests.
 const HINTS: [(&str, &[&str]); 4] = [
     ("mismatched", &[columns::MISMATCHED_LOGP, columns::MISMATCHED_REF_LOGP]),
     ("log_sum_squares", &[columns::LOG_SUM_SQUARES]),
@@ -73,7 +73,7 @@ const HINTS: [(&str, &[&str]); 4] = [
     ("turn_rewards", &[columns::TURN_REWARD]),
 ];
 
-/// Returns the needs of a reward or an environment.
+/// Converts the flags of a reward or an environment to its needed inputs.
 pub(super) fn needs_of_texts(flags: Flags) -> NeededInputs {
     let names = [
         (Flags::PROMPT_TEXT, columns::PROMPT_TEXT),
@@ -85,7 +85,7 @@ pub(super) fn needs_of_texts(flags: Flags) -> NeededInputs {
 }
 
 impl OldAlgorithmKind {
-    /// Returns the columns that its interface always has.
+    /// Returns the columns that the kind's interface always includes.
     fn always(self) -> &'static [&'static str] {
         match self {
             Self::Policy => &[columns::LOGP, columns::OLD_LOGP, columns::ADVANTAGE, columns::FINISHED],
@@ -96,7 +96,7 @@ impl OldAlgorithmKind {
         }
     }
 
-    /// Returns the columns that a flag stands for.
+    /// Returns the columns that a flag requests.
     fn columns_of_flag(self, flag: Flags) -> &'static [&'static str] {
         let by_pass = matches!(self, Self::Preference | Self::OnlinePreference | Self::Labelled);
         match self {
@@ -110,7 +110,7 @@ impl OldAlgorithmKind {
         }
     }
 
-    /// Returns whether a member of the schema's keyword means something to it.
+    /// Returns whether this kind of algorithm uses a hint.
     fn reads(self, hint: &str) -> bool {
         match hint {
             "mismatched" => self == Self::Labelled,
@@ -119,7 +119,7 @@ impl OldAlgorithmKind {
         }
     }
 
-    /// Returns what it learns from.
+    /// Returns the data that this kind of algorithm learns from.
     fn data(self) -> Data {
         let (source, shape) = match self {
             Self::Policy => (DataSource::Either, Shape::Completions),
@@ -136,7 +136,7 @@ impl OldAlgorithmKind {
 }
 
 impl OldAlgorithm {
-    /// Looks up the functions of an algorithm; none if it is no algorithm.
+    /// Looks up the functions of an algorithm. Returns `None` if the component is not an algorithm.
     pub(super) fn from_instance_pre(pre: &InstancePre<Sandbox>) -> Option<Self> {
         let (policy, preference) = (policy::GuestIndices::new(pre).ok(), preference::GuestIndices::new(pre).ok());
         let (pairing, labelled) = (pairing::GuestIndices::new(pre).ok(), labelled::GuestIndices::new(pre).ok());
@@ -162,7 +162,7 @@ impl OldAlgorithm {
         })
     }
 
-    /// Returns the metrics that the host used to log with the number of episodes, whichever algorithm logged that.
+    /// Returns the metrics that the host used to derive for any algorithm that logged the number of episodes.
     pub(super) fn derived_metrics(&self) -> Vec<DerivedMetricHint> {
         let metric = |name: &str, rule, from: &str| DerivedMetricHint { name: name.into(), rule, from: from.into() };
         match self.kind {
@@ -173,21 +173,21 @@ impl OldAlgorithm {
         }
     }
 
-    /// Returns the columns that it needs, given its flags and its schema.
+    /// Returns the columns that the algorithm needs, given its flags and its schema.
     ///
     /// # Errors
-    /// If the schema asks for what an algorithm can't have; the error is the end of a sentence about the schema.
+    /// If the schema requests something that an algorithm can't have; the error is the end of a sentence about the schema.
     pub(super) fn needs(&self, flags: Flags, schema: &str) -> Result<NeededInputs, String> {
         needs(self.kind, flags, schema)
     }
 }
 
-/// Returns the columns that an algorithm of a kind needs, given its flags and its schema.
+/// Returns the columns that an algorithm of this kind needs, given its flags and its schema.
 fn needs(kind: OldAlgorithmKind, flags: Flags, schema: &str) -> Result<NeededInputs, String> {
     let all = [Flags::REF_LOGP, Flags::MEAN_LOGITS, Flags::SAMPLING_LOGP, Flags::ENTROPY, Flags::VALUES];
     let of_flags = all.into_iter().filter(|flag| flags.contains(*flag)).flat_map(|flag| kind.columns_of_flag(flag));
     let mut names: Vec<&str> = kind.always().iter().chain(of_flags).copied().collect();
-    // One that is not JSON is refused with the settings.
+    // A schema that is not JSON is rejected with the settings.
     let schema: Value = serde_json::from_str(schema).unwrap_or_default();
     let mut hinted = Vec::new();
     for (hint, columns) in HINTS {
@@ -209,7 +209,7 @@ fn needs(kind: OldAlgorithmKind, flags: Flags, schema: &str) -> Result<NeededInp
     Ok(names.into_iter().collect())
 }
 
-/// The calls as the old versions have them.
+/// Calls with the signatures of the old versions.
 impl OldAlgorithm {
     pub(super) fn call_estimate(
         &self,
@@ -242,7 +242,7 @@ impl OldAlgorithm {
         functions!(self.policy, store, linked).call_loss(&mut *store, tokens)
     }
 
-    /// Calls the loss of the interface that fits. Also returns the derivatives of prompts, if the loss sees them.
+    /// Calls the loss through the matching interface. Also returns the derivatives for prompts, if the loss sees them.
     pub(super) fn call_preference(
         &self,
         store: &mut Store<Sandbox>,
@@ -305,7 +305,7 @@ impl AlgorithmInterface for OldAlgorithm {
         rewards: &'a [WeightedReward],
     ) -> ConversionResult<PreparedCall<'a, Estimates>> {
         let rollouts = v0_1::rollouts(sent, rewards)?;
-        // They are sent only to an algorithm that asks for them.
+        // Turns are sent only to an algorithm that requests them.
         let turns = (!sent.turns.is_empty()).then(|| v0_2::turns(sent, rewards)).transpose()?;
         Ok(Box::new(move |store, linked| {
             let given = self.call_estimate(store, linked, &rollouts, turns.as_ref())?;

@@ -1,4 +1,4 @@
-//! Algorithms: what they learn from, the advantages or pairs that they make of a generation, and a loss with its derivatives.
+//! Algorithm plugins: the data they learn from, the advantages or pairs they compute for a generation, and a loss with its derivatives.
 
 mod advantages;
 mod checks;
@@ -30,19 +30,19 @@ pub use super::contract::algorithm::{Data, Shape, Source as DataSource};
 pub use super::contract::pairing::Pair;
 pub use super::contract::types::{Batch, Column, Scale, Turn as TurnSpan, Unit, WeightedReward};
 
-/// Factor of the seeds of a run's plugins, in which they differ by the step.
+/// Odd multiplier of the seeds sent to plugins; the step is added to the product.
 const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// A generation as an estimator or a pairing sees it: that of all ranks.
+/// The scored generation of all ranks, as an estimator or a pairing sees it.
 #[derive(Clone, Debug)]
 pub struct ScoredGeneration {
-    /// Its sequences, in groups of a prompt.
+    /// Sequences of the generation, grouped by prompt.
     pub batch: Batch,
-    /// Its rewards, whose scores are columns.
+    /// Rewards of the run with their weights; their scores are columns of the batch.
     pub rewards: Vec<WeightedReward>,
 }
 
-/// An estimator's answer, checked.
+/// An estimator's checked answer.
 #[derive(Clone, Debug, Default)]
 pub struct Estimates {
     /// Columns per token or per sequence, without the mask.
@@ -53,35 +53,35 @@ pub struct Estimates {
     pub metrics: Vec<Metric>,
 }
 
-/// Pairs that an algorithm makes of a generation, checked.
+/// The checked pairs that an algorithm selected from a generation.
 #[derive(Clone, Debug, Default)]
 pub struct PairSelection {
-    /// Sequences of the batch.
+    /// Pairs of sequences of the batch.
     pub pairs: Vec<Pair>,
     /// Metrics to log.
     pub metrics: Vec<Metric>,
 }
 
-/// What an algorithm makes of a generation, checked.
+/// The checked result of an algorithm's `estimate` or `choose`.
 #[derive(Clone, Debug)]
 pub enum Assessment {
-    /// Of single completions: an estimator's columns, and its mask.
+    /// For single completions: the estimator's columns and its mask.
     Columns {
         /// Columns per token or per sequence.
         columns: Vec<Column>,
         /// 1 for tokens that count.
         mask: Vec<u8>,
     },
-    /// Of pairs: those that it chose.
+    /// For pairs: the selected ones.
     Pairs(Vec<Pair>),
 }
 
-/// A micro-batch's part of the loss with its derivatives, checked.
+/// A micro-batch's checked contribution to the loss, with its derivatives.
 #[derive(Clone, Debug, Default)]
 pub struct MicroBatchLoss {
-    /// This micro-batch's part of the step's loss.
+    /// Contribution of the micro-batch to the step's loss.
     pub loss: f64,
-    /// Derivatives by the entries of the columns of these names.
+    /// Derivatives with respect to the entries of the columns of these names.
     pub derivatives: Vec<Column>,
     /// Metrics to log.
     pub metrics: Vec<Metric>,
@@ -93,7 +93,7 @@ impl MicroBatchLoss {
         self.derivatives.iter().find(|d| d.name == column).map(|d| &d.values[..])
     }
 
-    /// Returns the derivatives with respect to a divergence from a teacher, if the loss depends on one.
+    /// Returns the derivatives with respect to a divergence from the teacher, if the loss depends on one.
     pub fn by_divergence(&self) -> Option<&[f32]> {
         self.derivatives.iter().find(|d| columns::divergence_of(&d.name).is_some()).map(|d| &d.values[..])
     }
@@ -105,7 +105,7 @@ impl Batch {
         self.columns.iter().find(|column| column.name == name)
     }
 
-    /// Returns the number of entries that a column of this unit has; for the whole micro-batch, that of its first such column.
+    /// Returns the number of entries of a column with this unit; for the unit of the whole micro-batch, that of the first such column.
     pub fn entries(&self, unit: Unit) -> usize {
         match unit {
             Unit::Token => self.mask.len(),
@@ -123,9 +123,9 @@ pub struct AlgorithmPlugin {
     plugin: Plugin,
     interface: Arc<dyn AlgorithmInterface>,
     data: Data,
-    /// What the entries of the columns that its estimator returned last belong to.
+    /// Units of the columns that the estimator last returned.
     estimated: BTreeMap<String, Unit>,
-    /// The functions of the plugin that has the loss, if this one only estimates advantages for it.
+    /// Functions of the base plugin, which has the loss, if this plugin only estimates advantages for it.
     of_base: Option<Arc<dyn AlgorithmInterface>>,
 }
 
@@ -147,7 +147,7 @@ impl AlgorithmPlugin {
     /// Loads and configures a plugin; `seed` is the run's.
     ///
     /// # Errors
-    /// If it can't be loaded with this configuration.
+    /// If the plugin can't be loaded with this configuration.
     pub fn load(
         engine: &PluginEngine,
         source: &PluginSource,
@@ -174,7 +174,7 @@ impl AlgorithmPlugin {
         Ok(Self { plugin, interface, data, estimated: BTreeMap::new(), of_base: None })
     }
 
-    /// Loads a script that estimates advantages, over the built-in algorithm that has the loss.
+    /// Loads a script that estimates advantages for the loss of a built-in algorithm.
     fn load_over(
         engine: &PluginEngine,
         source: &PluginSource,
@@ -194,7 +194,7 @@ impl AlgorithmPlugin {
         Ok(Self { plugin, interface, data: base.data, estimated: BTreeMap::new(), of_base: Some(base.interface) })
     }
 
-    /// Refuses a base that makes pairs, or that makes no advantages.
+    /// Rejects a base that uses pairs or has no advantages.
     fn check_is_base(&self, script: &str) -> Result<()> {
         if self.interface.sees_generations() == (true, false) {
             return Ok(());
@@ -203,31 +203,30 @@ impl AlgorithmPlugin {
         Err(Error::Config { name: script.to_owned(), detail })
     }
 
-    /// Returns what it learns from.
+    /// Returns the data that the algorithm learns from.
     pub fn data(&self) -> &Data {
         &self.data
     }
 
-    /// Returns whether it learns from the scores of rewards, as far as it learns from what the policy generates: it makes estimates or
-    /// pairs of them.
+    /// Returns whether the algorithm, when it learns from generated completions, uses the rewards' scores for estimates or pairs.
     pub fn reads_scores(&self) -> bool {
         self.data.shape == Shape::Pairs || !self.data.estimates.is_empty()
     }
 
-    /// Returns the columns that its loss reads and that its estimator always returns.
+    /// Returns the columns that the loss reads and the estimator always returns.
     pub fn required_estimates(&self) -> impl Iterator<Item = &str> {
         let with_loss = self.of_base.as_ref().unwrap_or(&self.interface);
         let (needs, optional) = (&self.plugin.loss_plugin().info().needs, with_loss.optional_estimates());
         self.data.estimates.iter().map(String::as_str).filter(move |name| needs.has(name) && !optional.contains(name))
     }
 
-    /// Returns what the entries of an estimate belong to, as far as that is known: from what the estimator returned last.
+    /// Returns the unit of an estimate, if known from what the estimator last returned.
     pub fn unit_of_estimate(&self, name: &str) -> Option<Unit> {
         self.estimated.get(name).copied()
     }
 
-    /// Has it estimate columns for a whole generation, or choose pairs from it, by what its loss is a sum over. Also returns its metrics.
-    /// One that does neither learns from all tokens.
+    /// Estimates columns for a whole generation or selects pairs from it, depending on the algorithm's shape. Also returns the plugin's
+    /// metrics. An algorithm that does neither learns from all tokens.
     pub fn assess(&mut self, generation: &ScoredGeneration) -> Result<(Assessment, Vec<Metric>)> {
         match self.data.shape {
             Shape::Completions if !self.interface.sees_generations().0 => {
@@ -244,8 +243,8 @@ impl AlgorithmPlugin {
         }
     }
 
-    /// Returns an estimator's columns for a whole generation. Sends only the columns that the plugin needs. A script's estimates take the
-    /// place of those of its base, whose other columns and metrics stay.
+    /// Returns an estimator's columns for a whole generation. Sends only the columns that the plugin needs. A script's estimates replace
+    /// those of its base; the base's other columns and metrics remain.
     pub fn estimate(&mut self, generation: &ScoredGeneration) -> Result<Estimates> {
         let at = PluginCall::with_step("estimate", generation.batch.step);
         let (mut given, own) = self.estimated_by(&self.interface.clone(), at, generation, |plugin| plugin)?;
@@ -257,8 +256,8 @@ impl AlgorithmPlugin {
         Ok(Estimates { columns, mask, metrics: own.metrics.into_iter().chain(found.metrics).collect() })
     }
 
-    /// Asks one of its plugins, with these functions, for its estimates. Returns its columns, and all that was checked. Those of a script
-    /// need not be all that the loss reads, since its base has others.
+    /// Calls `estimate` of the plugin or of its base. Returns the columns as sent by the plugin, and the checked answer. A script need not
+    /// return everything that the loss reads, since its base returns the other columns.
     fn estimated_by(
         &mut self,
         interface: &Arc<dyn AlgorithmInterface>,
@@ -286,7 +285,7 @@ impl AlgorithmPlugin {
         Ok((given.columns, Estimates { columns, mask, metrics }))
     }
 
-    /// Checks estimates that the loss will read, and records what their entries belong to. Returns the columns and the mask.
+    /// Checks the estimates that the loss will read, and records their units. Returns the columns and the mask.
     fn checked_estimates(
         &mut self,
         at: PluginCall,
@@ -302,7 +301,7 @@ impl AlgorithmPlugin {
         Ok((columns, mask))
     }
 
-    /// Returns the pairs that it makes of a whole generation. Sends only the columns that the plugin needs.
+    /// Returns the pairs that the algorithm selects from a whole generation. Sends only the columns that the plugin needs.
     pub fn choose(&mut self, generation: &ScoredGeneration) -> Result<PairSelection> {
         let (at, interface) = (PluginCall::with_step("choose", generation.batch.step), self.interface.clone());
         let sent = self.generation_sent(generation, &self.info().needs.clone())?;
@@ -317,7 +316,7 @@ impl AlgorithmPlugin {
         Ok(PairSelection { pairs: given.pairs, metrics })
     }
 
-    /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin needs.
+    /// Returns one micro-batch's contribution to the loss. Sends only the columns that the plugin needs.
     pub fn loss(&mut self, batch: &Batch) -> Result<MicroBatchLoss> {
         let (at, interface) =
             (PluginCall::with_step("loss", batch.step), self.of_base.as_ref().unwrap_or(&self.interface).clone());
@@ -338,7 +337,7 @@ impl AlgorithmPlugin {
         Ok(MicroBatchLoss { loss: given.loss, derivatives: given.derivatives, metrics })
     }
 
-    /// Returns what is sent of a generation: the rewards' scores, and the columns that a plugin needs.
+    /// Returns the batch to send for a generation: the rewards' scores, and the columns that the plugin needs.
     fn generation_sent<'a>(&self, generation: &'a ScoredGeneration, needs: &NeededInputs) -> Result<SentBatch<'a>> {
         let by_turn = needs.has(columns::TURN_REWARD);
         if by_turn && generation.batch.turns.is_empty() && generation.batch.entries(Unit::Sequence) > 0 {
@@ -353,7 +352,7 @@ impl AlgorithmPlugin {
         Ok(SentBatch::new(&generation.batch, self.seed_of(&generation.batch), needed))
     }
 
-    /// Returns the seed that it is sent with a batch.
+    /// Returns the seed that is sent with a batch.
     fn seed_of(&self, batch: &Batch) -> u64 {
         self.plugin.seed().wrapping_add(batch.seed).wrapping_mul(ODD).wrapping_add(batch.step)
     }
@@ -363,7 +362,7 @@ impl AlgorithmPlugin {
         self.plugin.checked_metrics(self.metrics_of(), given).map_err(|detail| self.wrong(at, detail))
     }
 
-    /// Returns whose metrics it reports: of pairs and labelled completions, the host itself reports entropies.
+    /// Returns the origin of the algorithm's metrics; for pairs and labelled completions, the host itself reports entropies.
     fn metrics_of(&self) -> MetricOrigin {
         match self.data.shape {
             Shape::Completions if !self.info().needs.has(columns::LABEL) => MetricOrigin::Completions,
@@ -371,7 +370,7 @@ impl AlgorithmPlugin {
         }
     }
 
-    /// Returns the error of an answer.
+    /// Returns the error for an invalid answer.
     fn wrong(&self, at: PluginCall, detail: String) -> Error {
         Error::Call {
             name: self.name().to_owned(),
@@ -381,7 +380,7 @@ impl AlgorithmPlugin {
         }
     }
 
-    /// Returns the error of a run that lacks what the plugin needs.
+    /// Returns the error for a run that lacks an input the plugin needs.
     fn lacks(&self, detail: String) -> Error {
         Error::Config { name: self.name().to_owned(), detail }
     }

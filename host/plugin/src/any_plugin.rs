@@ -41,7 +41,7 @@ impl AnyPlugin {
         })
     }
 
-    /// Returns what all roles have in common.
+    /// Returns the part that all roles have in common.
     pub fn plugin(&self) -> &Plugin {
         match self {
             Self::Reward(plugin) => plugin,
@@ -50,7 +50,7 @@ impl AnyPlugin {
         }
     }
 
-    /// Returns what all roles have in common, mutably.
+    /// Returns the part that all roles have in common, mutably.
     pub fn plugin_mut(&mut self) -> &mut Plugin {
         match self {
             Self::Reward(plugin) => plugin,
@@ -60,23 +60,23 @@ impl AnyPlugin {
     }
 }
 
-/// What a plugin's bytes say about it before it runs.
+/// Facts about a plugin that are known from its bytes, before it runs.
 #[derive(Debug)]
 pub struct PluginOutline {
-    /// Whether it is a core module, which rlhost wraps into a component.
+    /// Whether the plugin is a core module, which rlhost wraps into a component.
     pub wrapped: bool,
-    /// Size of its file.
+    /// Size of the plugin's file, in bytes.
     pub bytes: usize,
-    /// The role that its exports match.
+    /// Role that the exports match.
     pub role: Option<Role>,
-    /// Its imports.
+    /// Names of the imported interfaces.
     pub imports: Vec<String>,
-    /// Its exports.
+    /// Names of the exported interfaces.
     pub exports: Vec<String>,
 }
 
 impl PluginOutline {
-    /// Reads a plugin's bytes. This compiles them, within `limits`.
+    /// Reads a plugin's bytes and compiles them, within `limits`.
     pub fn read(engine: &PluginEngine, source: &PluginSource, limits: &PluginLimits) -> Result<Self> {
         let CompiledPlugin { component, .. } = compile(engine, source, limits)?;
         let role = match source.script() {
@@ -104,7 +104,7 @@ impl PluginOutline {
         self.role.ok_or_else(|| wrong_world(source, "a plugin", &exports()))
     }
 
-    /// Returns the error of a plugin that was to have another role.
+    /// Returns the error for a plugin that does not have the wanted role.
     pub fn role_mismatch(&self, wanted: Role, source: &PluginSource) -> Error {
         let what = self.role.map_or_else(|| "no plugin".to_owned(), |role| role.name().to_owned());
         let missing = wanted.exported();
@@ -120,7 +120,7 @@ fn wrong_world(source: &PluginSource, wanted: &'static str, detail: &str) -> Err
     Error::WrongWorld { name: source.name().to_owned(), wanted, detail: printable(detail, LONGEST_TEXT) }
 }
 
-/// Returns a component's bytes: the plugin's own, or the component that a core module is wrapped into.
+/// Returns a component's bytes: the plugin's own, or those of the component that wraps a core module.
 pub fn as_component(source: &PluginSource) -> Result<Vec<u8>> {
     let damaged =
         |detail: String| Error::NotComponent { name: source.name().to_owned(), detail: printable(&detail, LONGEST_TEXT) };

@@ -1,6 +1,6 @@
 //! Caches compiled plugins on disk, by rlhost version and processor.
 //!
-//! Compiled code is run without further checks, so a file is used only if its folder belongs to this user alone and its checksum
+//! Compiled code is run without further checks, so a file is used only if its folder belongs exclusively to this user and its checksum
 //! matches.
 #![expect(unsafe_code, reason = "wasmtime can't check that it produced the code it is given")]
 
@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
-/// Largest size of the folder in bytes; beyond it, the least recently used files are removed.
+/// Maximum size of the folder in bytes; beyond it, the least recently used files are removed.
 const ROOM: u64 = 1 << 30;
 
 const EXTENSION: &str = "cwasm";
 
-/// Number of the files' layout, so that files with an earlier one are not read.
+/// Version of the files' layout. Files with an earlier version are not read.
 const LAYOUT: u32 = 2;
 
 /// A folder of compiled plugins.
@@ -73,7 +73,7 @@ impl CompilationCache {
     }
 }
 
-/// Returns a name from what was compiled, by which compiler and for which processor.
+/// Returns a file name derived from the bytes, the compiler and the processor.
 fn name(engine: &Engine, bytes: &[u8]) -> String {
     let mut compiler = DefaultHasher::new();
     engine.precompile_compatibility_hash().hash(&mut compiler);
@@ -86,13 +86,13 @@ fn name(engine: &Engine, bytes: &[u8]) -> String {
     format!("{hash}-{:016x}", compiler.finish())
 }
 
-/// Returns the component in compiled code, which this program wrote.
+/// Loads the component from compiled code that this program wrote.
 pub(super) fn component(engine: &Engine, code: &CompiledCode) -> Option<Component> {
     // SAFETY: this program wrote it, in a folder that only this user can write to, or to another process of its own.
     unsafe { Component::deserialize(engine, code.code()) }.ok()
 }
 
-/// Creates a folder that only this user can open, or checks that it is one.
+/// Creates a folder that only this user can access, or checks that an existing one is private. Returns its owner.
 pub(super) fn ensure_private_folder(folder: &Path) -> io::Result<Option<u32>> {
     if let Some(parent) = folder.parent() {
         fs::create_dir_all(parent)?;

@@ -1,8 +1,8 @@
-//! Cells: fresh instances of a plugin, which it opens for untrusted code. A cell has its own memory and time limits, and only its
+//! Cells: fresh instances of a plugin, which the plugin opens for untrusted code. A cell has its own memory and time limits, and only its
 //! answers reach the plugin, so nothing that happens in a cell can forge a result or end the plugin's call.
 //!
-//! A *keeper* is a cell that may open cells; other cells may not. In it, a plugin processes cells' answers: if an answer causes
-//! an endless loop or a huge list, this ends the keeper and not the plugin's call.
+//! A *keeper* is a cell that may open cells; other cells may not. A plugin processes cells' answers in a keeper: if an answer causes an
+//! endless loop or a huge list, that ends the keeper and not the plugin's call.
 
 use super::contract::cells::Failure;
 use super::deadline::{Deadline, EngineClock};
@@ -22,22 +22,22 @@ use wasmtime::{Store, Trap};
 /// Maximum number of cells that an instance may have open.
 const MOST_OPEN: usize = 64;
 
-/// Handles to resources that a cell may hold. There may be thousands of cells, whose handles no other limit counts.
+/// Maximum number of resource handles in a cell. There may be thousands of cells, and no other limit counts their handles.
 const HANDLES_OF_CELL: usize = 1_000;
 
 /// Maximum size of an answer, in bytes.
 const LARGEST_ANSWER: usize = 1 << 20;
 
-/// Part of a call's time that remains for the plugin after its cells' time has run out.
+/// Divisor of a call's time: this part of it remains for the plugin after its cells have run out of time.
 const LEFT: u64 = 8;
 
-/// How a plugin's cells are created. Shared by its instances.
+/// Creates a plugin's cells. Shared by the plugin's instances.
 pub(super) struct CellFactory {
     pre: InstancePre<Sandbox>,
-    /// `inside.answer`.
+    /// The exported function `inside.answer`.
     answer: ExportedFunction,
     limits: PluginLimits,
-    /// What each of its instances takes besides memories and tables, in bytes.
+    /// Memory of each cell besides its memories and tables, in bytes.
     fixed: usize,
     logged: LogLineCounts,
     clock: EngineClock,
@@ -50,7 +50,7 @@ pub(super) struct CellFactory {
 }
 
 impl CellFactory {
-    /// Prepares cells, which are asked with this function.
+    /// Prepares a factory of cells that are called through this function.
     pub(super) fn new(
         (pre, answer): (InstancePre<Sandbox>, ExportedFunction),
         (clock, logged): (EngineClock, LogLineCounts),
@@ -63,7 +63,7 @@ impl CellFactory {
         Self { pre, answer, limits, fixed, logged, clock, name, seed, size: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
     }
 
-    /// Returns the memory that a cell, and its keeper if it has one, may take, in bytes.
+    /// Returns the memory that a cell, and its keeper if there is one, may take, in bytes.
     pub(super) fn size(&self) -> usize {
         let cell = match self.size.load(Ordering::Relaxed) {
             0 => self.limits.memory(),
@@ -73,10 +73,10 @@ impl CellFactory {
     }
 }
 
-/// A cell; instantiated by its first call, within that call's time.
+/// A cell. The first call instantiates it, within that call's time.
 struct SandboxCell {
     limits: PluginLimits,
-    /// Whether it may open cells.
+    /// Whether the cell is a keeper, which may open cells.
     keeps: bool,
     running: Option<(Store<Sandbox>, Linked)>,
 }
@@ -84,13 +84,13 @@ struct SandboxCell {
 /// The cells that an instance has open.
 pub(super) struct Cells {
     walls: Arc<CellFactory>,
-    /// What they and the instance may take together.
+    /// Memory share of the cells and the instance together.
     share: MemoryShare,
     open: BTreeMap<u32, SandboxCell>,
     opened: u32,
-    /// Whether they may be keepers.
+    /// Whether the cells may be keepers.
     may_keep: bool,
-    /// Deadline of their answers.
+    /// Deadline of the cells' answers.
     deadline: Deadline,
 }
 

@@ -1,9 +1,9 @@
-//! Counts what a component contains, with nested instantiation multiplied out, before it is compiled. Otherwise a few kilobytes
-//! of components that instantiate one another ten times each would become gigabytes.
+//! Counts what a component contains before compiling it, with nested instantiation multiplied out. Otherwise a few kilobytes of components
+//! that instantiate one another ten times each would become gigabytes.
 //!
-//! It also counts the memory that wasmtime keeps for each instance besides the instance's memories and tables: references to its
-//! functions, its imports, globals and element segments. No limiter sees that memory, so it is bounded here and then counted as the
-//! instance's (`limits.rs`).
+//! It also counts the memory that wasmtime allocates for each instance besides the instance's memories and tables: references to its
+//! functions, its imports, globals and element segments. No limiter sees that memory, so it is bounded at this point and then counted
+//! towards the instance (`limits.rs`).
 
 use std::collections::BTreeMap;
 use wasmparser::{
@@ -11,7 +11,7 @@ use wasmparser::{
     ComponentType, ComponentTypeDeclaration, ComponentTypeRef, ElementItems, Instance, InstanceTypeDeclaration, Parser, Payload,
 };
 
-/// Kinds of things in a component.
+/// Kinds of items in a component.
 #[derive(Clone, Copy)]
 enum CensusKind {
     Components,
@@ -26,8 +26,8 @@ enum CensusKind {
     Exports,
 }
 
-/// Name and limit of each kind. The largest plugin that we know, a complete Python, stays far below them; they are for plugins
-/// made to exceed them.
+/// Name and limit of each kind. They exist to stop plugins built to exceed them: the largest plugin that we know, a complete Python, stays
+/// far below.
 const LIMITS: [(&str, u64); 10] = [
     ("components", 1_000),
     ("core modules", 1_000),
@@ -41,23 +41,23 @@ const LIMITS: [(&str, u64); 10] = [
     ("exports", 500_000),
 ];
 
-/// Largest number of instances in an instance of a component: components and core modules together.
+/// Maximum number of instances in an instance of a component: components and core modules together.
 pub(super) const MOST_INSTANCES: u64 = 10_000;
 
-/// Largest number of memories in an instance of a component.
+/// Maximum number of memories in an instance of a component.
 pub(super) const MOST_MEMORIES: u64 = 100;
 
-/// Largest number of tables in an instance of a component.
+/// Maximum number of tables in an instance of a component.
 pub(super) const MOST_TABLES: u64 = 1_000;
 
 type CensusCounts = [u64; LIMITS.len()];
 
-/// Memory that wasmtime 48 keeps in an instance for each thing in its definition, in bytes, at least. A test in `tests/` compares the sum
-/// with what instances take (`VMOffsets`, `Instance`, `Table` and `Memory` of wasmtime have the parts).
+/// Lower bounds on the memory that wasmtime 48 allocates in an instance for each item of its definition, in bytes. A test in `tests/`
+/// compares the sum with what instances actually take (`VMOffsets`, `Instance`, `Table` and `Memory` of wasmtime have the parts).
 mod instance_cost {
     /// An instance of a core module, with its entries in the store.
     pub(super) const INSTANCE: u64 = 2048;
-    /// An instance of a component: the table of its handles.
+    /// An instance of a component: its handle table.
     pub(super) const COMPONENT: u64 = 1024;
     /// A function: the reference to it that tables and exports need.
     pub(super) const FUNCTION: u64 = 32;
@@ -65,17 +65,17 @@ mod instance_cost {
     pub(super) const EXPORT: u64 = 32;
     pub(super) const GLOBAL: u64 = 32;
     pub(super) const TABLE: u64 = 256;
-    /// A memory: what describes it, and the system's tables for its pages and for the space that is reserved for it.
+    /// A memory: its description, and the page tables for its pages and for its reserved address space.
     pub(super) const MEMORY: u64 = 64 << 10;
     /// An element of a segment.
     pub(super) const ELEMENT: u64 = 16;
     /// A segment of elements or data.
     pub(super) const SEGMENT: u64 = 64;
-    /// A function between components or to the host: a trampoline, and an instance of a module that passes values on.
+    /// A function between components or to the host: a trampoline, and an instance of a module that forwards values.
     pub(super) const BETWEEN: u64 = 2 * INSTANCE;
 }
 
-/// What was counted.
+/// The result of a count.
 #[derive(Debug)]
 struct CensusTotals {
     things: CensusCounts,
@@ -83,12 +83,12 @@ struct CensusTotals {
     fixed: u64,
 }
 
-/// Why a component is not compiled.
+/// The reason why a component is not compiled.
 #[derive(Debug)]
 pub(super) enum CompileRefusal {
-    /// It can't be read.
+    /// The component can't be read.
     Damaged(String),
-    /// It contains more than a plugin may.
+    /// The component contains more than a plugin may.
     TooMuch(String),
 }
 
@@ -101,13 +101,13 @@ impl From<BinaryReaderError> for CompileRefusal {
 /// A component or core module in the file.
 #[derive(Default)]
 struct Definition {
-    /// What it contains, however often it is instantiated.
+    /// Contents that count once, however often the definition is instantiated.
     once: CensusCounts,
-    /// What each of its instances contains.
+    /// Contents of each instance.
     each: CensusCounts,
-    /// Memory that is kept for each of its instances, in bytes.
+    /// Memory allocated for each instance, in bytes.
     kept: u64,
-    /// How often one of its instances instantiates each earlier definition.
+    /// How often one instance instantiates each earlier definition.
     makes: BTreeMap<usize, u64>,
 }
 
@@ -120,13 +120,13 @@ impl Definition {
         self.each[kind as usize] += more;
     }
 
-    /// Counts things in each instance for which memory is kept.
+    /// Counts items in each instance, together with the memory allocated for them.
     fn each_kept(&mut self, kind: CensusKind, more: u64, bytes: u64) {
         self.each(kind, more);
         self.kept = self.kept.saturating_add(more.saturating_mul(bytes));
     }
 
-    /// Counts memory that is kept for each instance, for so many things.
+    /// Counts memory that is allocated for each instance, for `more` items of `bytes` each.
     fn keep(&mut self, more: u64, bytes: u64) {
         self.kept = self.kept.saturating_add(more.saturating_mul(bytes));
     }
@@ -145,7 +145,7 @@ impl Definition {
     }
 }
 
-/// A definition being read, with the definitions it can refer to by index.
+/// A definition being read, with the definitions that it can refer to by index.
 #[derive(Default)]
 struct Frame {
     is_module: bool,
@@ -156,7 +156,7 @@ struct Frame {
 
 #[derive(Default)]
 struct Census {
-    /// Completely read definitions. Each can be instantiated only by later ones.
+    /// Definitions read to the end. Each can be instantiated only by later ones.
     read: Vec<Definition>,
     open: Vec<Frame>,
 }
@@ -169,7 +169,7 @@ pub(super) fn check(component: &[u8], most: u64) -> Result<u64, CompileRefusal> 
     Ok(fixed)
 }
 
-/// Rejects a component whose instances take more than they may, in bytes, besides their memories and tables.
+/// Rejects a component whose instances take more than `most` bytes besides their memories and tables.
 pub(super) fn check_memory(fixed: u64, most: u64) -> Result<(), CompileRefusal> {
     if fixed <= most {
         return Ok(());
@@ -206,7 +206,7 @@ fn multiplied(definitions: &[Definition]) -> CensusTotals {
         }
         fixed = fixed.saturating_add(definition.kept.saturating_mul(here));
         for ((total, once), each) in total.iter_mut().zip(definition.once).zip(definition.each) {
-            // A definition that is never instantiated is compiled all the same.
+            // A definition that is never instantiated is still compiled.
             *total = total.saturating_add(once).saturating_add(each.saturating_mul(here.max(1)));
         }
     }
@@ -275,7 +275,7 @@ fn named(list: &[usize], index: u32) -> Result<usize, CompileRefusal> {
     list.get(index as usize).copied().ok_or_else(damaged)
 }
 
-/// Rejects passing components as values: the receiver could instantiate something unknown here.
+/// Rejects passing components as values: the receiver could instantiate something that this count can't see.
 fn as_value(what: &str) -> CompileRefusal {
     CompileRefusal::TooMuch(format!("it {what} components or core modules as values; a plugin must contain what it instantiates"))
 }
@@ -303,7 +303,7 @@ impl Frame {
             Payload::ImportSection(section) => {
                 for import in section.into_imports() {
                     import?;
-                    // The reference to a function comes on top.
+                    // The import also needs a reference to the function.
                     holds.each_kept(CensusKind::Imports, 1, instance_cost::IMPORT + instance_cost::FUNCTION);
                 }
             }

@@ -1,23 +1,23 @@
-//! The file of a compiled plugin: a checksum, what was found out about the plugin, and its code.
+//! The file of a compiled plugin: a checksum, facts about the plugin, and its code.
 
 use sha2::{Digest, Sha256};
 use std::ops::Range;
 
-/// Largest size of compiled code, in bytes.
+/// Maximum size of compiled code, in bytes.
 pub(super) const LARGEST_CODE: u64 = 512 << 20;
 
-/// Largest size of a file, in bytes.
+/// Maximum size of a file, in bytes.
 pub(super) const LARGEST_FILE: u64 = LARGEST_CODE + START as u64;
 
-/// Bytes of the checksum of all that follows it.
+/// Size of the checksum of everything that follows it, in bytes.
 pub(super) const CHECKSUM: usize = 32;
 
-/// Where the numbers are, and where the code starts.
+/// Byte ranges of the numbers, and the offset at which the code starts.
 const FIXED: Range<usize> = CHECKSUM..CHECKSUM + 8;
 const TRIED: Range<usize> = FIXED.end..FIXED.end + 8;
 const START: usize = TRIED.end;
 
-/// A whole file.
+/// The bytes of a complete file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CompiledCode(Vec<u8>);
 
@@ -32,32 +32,32 @@ impl CompiledCode {
         this
     }
 
-    /// Returns a file if it is intact.
+    /// Parses a file. Returns `None` if it is damaged.
     pub(super) fn parse(whole: Vec<u8>) -> Option<Self> {
         let this = (whole.len() >= START).then_some(Self(whole))?;
         (this.0[..CHECKSUM] == this.checksum()).then_some(this)
     }
 
-    /// Returns what each instance takes besides its memories and tables, in bytes.
+    /// Returns the memory of each instance besides its memories and tables, in bytes.
     pub(super) fn fixed(&self) -> usize {
         usize::try_from(self.number(FIXED)).unwrap_or(usize::MAX)
     }
 
-    /// Returns whether an instance was made on trial within at most this memory, in bytes, and with tables of as many elements.
+    /// Returns whether a trial instance was created within at most this memory, in bytes, and with tables of at most this many elements.
     pub(super) fn was_tried(&self, memory: u64, table_elements: u32) -> bool {
         let tried = self.number(TRIED);
         let (mebibytes, elements) = (tried >> 32, tried & u64::from(u32::MAX));
         (1..=memory >> 20).contains(&mebibytes) && elements == u64::from(table_elements)
     }
 
-    /// Records that an instance was made on trial.
+    /// Records that a trial instance was created.
     pub(super) fn set_tried(&mut self, memory: u64, table_elements: u32) {
         let mebibytes = (memory >> 20).min(u64::from(u32::MAX));
         self.0[TRIED].copy_from_slice(&(mebibytes << 32 | u64::from(table_elements)).to_le_bytes());
         self.seal();
     }
 
-    /// Returns what the compiler made.
+    /// Returns the compiled code.
     pub(super) fn code(&self) -> &[u8] {
         &self.0[START..]
     }

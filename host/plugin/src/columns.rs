@@ -1,8 +1,8 @@
-//! The columns that the host knows: their names, what their entries belong to, and when they are known.
+//! The columns that the host can compute: their names, their units, and which calls see them.
 
 use super::contract::types::{Column, Unit};
 
-/// Texts of the prompts; what rewards may need.
+/// Texts of the prompts; an input of rewards.
 pub const PROMPT_TEXT: &str = "prompt_text";
 /// Texts of the completions.
 pub const COMPLETION_TEXT: &str = "completion_text";
@@ -11,7 +11,7 @@ pub const TOKEN_IDS: &str = "token_ids";
 /// The dataset's other columns.
 pub const DATASET_COLUMNS: &str = "dataset_columns";
 
-/// What rewards may need.
+/// Inputs that rewards may need.
 pub(super) const REWARD_INPUTS: [&str; 4] = [PROMPT_TEXT, COMPLETION_TEXT, TOKEN_IDS, DATASET_COLUMNS];
 
 /// Current log-probabilities of the policy.
@@ -22,44 +22,44 @@ pub const OLD_LOGP: &str = "old_logp";
 pub const REF_LOGP: &str = "ref_logp";
 /// Log-probabilities of the teacher.
 pub const TEACHER_LOGP: &str = "teacher_logp";
-/// Divergences of the policy's distributions from the teacher's. A column's name says which: `teacher_divergence/0` the forward
-/// divergence, `/1` the reverse one, and numbers between the generalised Jensen-Shannon divergences.
+/// Divergences of the policy's distributions from the teacher's. A suffix says which: `teacher_divergence/0` is the forward divergence,
+/// `/1` the reverse one, and numbers between them the generalised Jensen-Shannon divergences.
 pub const TEACHER_DIVERGENCE: &str = "teacher_divergence";
 /// Log-probabilities as the sampler computed them.
 pub const SAMPLING_LOGP: &str = "sampling_logp";
 /// Entropies of the policy's distributions.
 pub const ENTROPY: &str = "entropy";
-/// Means over the vocabulary of the raw logits.
+/// Mean of the raw logits over the vocabulary.
 pub const MEAN_LOGITS: &str = "mean_logits";
-/// Logarithms of the sums over the vocabulary of the squared probabilities.
+/// Logarithm of the sum of squared probabilities over the vocabulary.
 pub const LOG_SUM_SQUARES: &str = "log_sum_squares";
-/// Current log-probabilities of prompts' tokens.
+/// Current log-probabilities of the prompts' tokens.
 pub const PROMPT_LOGP: &str = "prompt_logp";
 /// Current values of the critic.
 pub const VALUE: &str = "value";
 /// Values of the critic when the sequences were generated.
 pub const OLD_VALUE: &str = "old_value";
-/// The value that a reward model gives a whole sequence.
+/// Value that a reward model assigns to a sequence.
 pub const SEQUENCE_VALUE: &str = "sequence_value";
 /// Whether a sequence is desirable: 1 or 0.
 pub const LABEL: &str = "label";
-/// By how much a pair's chosen sequence is better, if the dataset says so.
+/// Margin by which a pair's chosen sequence is better, if the dataset has one.
 pub const MARGIN: &str = "margin";
-/// Whether a sequence ended by itself rather than at a limit: 1 or 0.
+/// Whether a sequence ended on its own rather than at a length limit: 1 or 0.
 pub const FINISHED: &str = "finished";
-/// `label` of each sequence of the whole micro-batch.
+/// Column `label` of all sequences of the micro-batch.
 pub const MICRO_BATCH_LABEL: &str = "micro_batch/label";
-/// Current log-probability of each prompt of the whole micro-batch with another sequence's completion.
+/// Current log-probabilities of the micro-batch's prompts, each with another sequence's completion.
 pub const MISMATCHED_LOGP: &str = "micro_batch/mismatched_logp";
-/// Log-probability under the reference model of each prompt of the whole micro-batch with another sequence's completion.
+/// Log-probabilities under the reference model of the micro-batch's prompts, each with another sequence's completion.
 pub const MISMATCHED_REF_LOGP: &str = "micro_batch/mismatched_ref_logp";
-/// The need for the rewards of turns, which are columns `turn_reward/NAME` for each environment.
+/// Name by which a plugin requests turn rewards, which are columns `turn_reward/NAME`, one for each environment.
 pub const TURN_REWARD: &str = "turn_reward";
 /// The column in which an estimator returns a mask.
 pub const MASK: &str = "mask";
-/// The usual name of an estimator's advantages.
+/// Usual name of an estimator's advantages.
 pub const ADVANTAGE: &str = "advantage";
-/// The usual name of an estimator's returns.
+/// Usual name of an estimator's returns.
 pub const RETURN: &str = "return";
 
 /// Returns the name of the column with a reward's scores.
@@ -72,7 +72,7 @@ pub fn turn_reward(name: &str) -> String {
     format!("{TURN_REWARD}/{name}")
 }
 
-/// Returns which divergence a column of this name holds, from 0 to 1, if it is one of [`TEACHER_DIVERGENCE`].
+/// Parses the divergence, from 0 to 1, of a column named after [`TEACHER_DIVERGENCE`]. Returns `None` for other columns.
 pub fn divergence_of(name: &str) -> Option<f64> {
     let beta = name.strip_prefix(TEACHER_DIVERGENCE)?.strip_prefix('/')?.parse().ok()?;
     (0.0..=1.0).contains(&beta).then_some(beta)
@@ -81,13 +81,13 @@ pub fn divergence_of(name: &str) -> Option<f64> {
 /// A column that the host can compute.
 #[derive(Debug)]
 pub struct HostColumn {
-    /// Its name.
+    /// Name of the column.
     pub name: &'static str,
-    /// What its entries belong to.
+    /// Unit that an entry belongs to, such as a token or a sequence.
     pub unit: Unit,
-    /// Whether an estimator and a pairing see it, before anything is learned from a generation.
+    /// Whether an estimator and a pairing see the column, before training on a generation.
     pub in_generation: bool,
-    /// Whether a loss sees it.
+    /// Whether a loss sees the column.
     pub in_loss: bool,
     /// Whether a loss may return derivatives with respect to it.
     pub has_derivative: bool,
@@ -97,7 +97,7 @@ const fn host_column(name: &'static str, unit: Unit) -> HostColumn {
     HostColumn { name, unit, in_generation: false, in_loss: true, has_derivative: false }
 }
 
-/// All columns that the host can compute, except those whose names contain a reward's.
+/// All columns that the host can compute, except those with a reward's name in theirs.
 pub const HOST_COLUMNS: [HostColumn; 20] = [
     HostColumn { has_derivative: true, ..host_column(LOGP, Unit::Token) },
     HostColumn { in_generation: true, ..host_column(OLD_LOGP, Unit::Token) },
@@ -122,7 +122,7 @@ pub const HOST_COLUMNS: [HostColumn; 20] = [
 ];
 
 impl HostColumn {
-    /// Returns the known column of this name.
+    /// Returns the host's column of this name.
     pub fn find(name: &str) -> Option<&'static Self> {
         HOST_COLUMNS.iter().find(|known| match known.name {
             TEACHER_DIVERGENCE => divergence_of(name).is_some(),
@@ -132,7 +132,7 @@ impl HostColumn {
 }
 
 impl Unit {
-    /// Returns what an entry belongs to, in words.
+    /// Returns the noun for the unit.
     pub fn noun(self) -> &'static str {
         match self {
             Self::Token => "token",
@@ -151,7 +151,7 @@ impl Column {
         Self { name: name.into(), unit, values, missing: Vec::new() }
     }
 
-    /// Creates a column of entries that may have no value.
+    /// Creates a column whose entries may lack a value.
     pub fn sparse(name: impl Into<String>, unit: Unit, entries: impl IntoIterator<Item = Option<f32>>) -> Self {
         let mut column = Self::new(name, unit, Vec::new());
         for (entry, value) in entries.into_iter().enumerate() {
@@ -163,7 +163,7 @@ impl Column {
         column
     }
 
-    /// Returns the entries, none where there is no value.
+    /// Returns the entries; `None` where there is no value.
     pub fn entries(&self) -> impl Iterator<Item = Option<f32>> + '_ {
         let mut missing = self.missing.iter().copied().peekable();
         self.values.iter().enumerate().map(move |(entry, value)| {

@@ -1,10 +1,10 @@
-//! Compiles a plugin's bytes in a separate process. Reading and compiling untrusted code may take any time and memory, overflow a
-//! stack or abort; in a process of its own, that only costs an error message.
+//! Compiles a plugin's bytes in a separate process. Reading and compiling untrusted code may take any amount of time and memory, overflow a
+//! stack or abort; in a separate process, that costs only an error message.
 //!
-//! The other process is this program again, started as `rlhost compile-plugin`. It reads the plugin from standard input, writes
-//! the code to standard output, a file that only this user can read, and errors to standard error. It sets its own limits before
-//! it reads a byte. A program that uses this library without being `rlhost` (a test, a benchmark) does not have that subcommand.
-//! Unless it calls [`compile_in_subprocesses`], it compiles in its own process, with checks but without limits.
+//! The other process is this program, started as `rlhost compile-plugin`. It reads the plugin from standard input, writes the code to
+//! standard output, which is a file that only this user can read, and writes errors to standard error. It sets its own limits before it
+//! reads a byte. A program that uses this library without being `rlhost` (a test, a benchmark) does not have that subcommand. Unless it
+//! calls [`compile_in_subprocesses`], it compiles in its own process, with checks but without limits.
 
 use super::census::{self, CompileRefusal};
 use super::code::{CompiledCode, LARGEST_CODE, LARGEST_FILE};
@@ -29,11 +29,11 @@ use wasmtime::component::Component;
 /// The subcommand, hidden from help.
 const COMMAND: &str = "compile-plugin";
 
-/// How its argument says the effort.
+/// Values of the argument for the effort.
 const FULL: &str = "full";
 const LESS: &str = "less";
 
-/// Bytes of the other process's error text that are read.
+/// Maximum number of bytes read of the other process's error text.
 const SAID: u64 = 16 << 10;
 
 /// Wall-clock seconds allowed per second of CPU time, since other processes may be using the processors.
@@ -52,7 +52,7 @@ static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// Compiles plugins in separate processes from now on. Only for a program that handles [`CompileOrder`] first in `main`.
 pub fn compile_in_subprocesses() {
-    // On Linux, this is the running program, even if its file has been replaced since.
+    // On Linux, this path is the running program, even if its file has been replaced since.
     let own = Path::new("/proc/self/exe");
     let program = if own.exists() { Ok(own.to_owned()) } else { std::env::current_exe() };
     match program {
@@ -65,36 +65,36 @@ pub fn compile_in_subprocesses() {
 #[derive(Clone)]
 pub(super) struct CompiledPlugin {
     pub component: Component,
-    /// What each of its instances takes besides memories and tables, in bytes.
+    /// Memory of each instance besides its memories and tables, in bytes.
     pub fixed: usize,
-    /// Why no instance could be made on trial, if so; loading it then fails with that.
+    /// Why the trial instance could not be created, if it failed; loading the plugin then fails with this error.
     pub trial_error: Option<String>,
 }
 
-/// What came of a trial.
+/// The outcome of a trial.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TrialVerdict {
-    /// An instance was made.
+    /// An instance was created.
     Made,
-    /// None was, for a reason other than memory.
+    /// No instance could be created, for a reason other than memory.
     Unmade(String),
-    /// There was none: the system has no such limit, the plugin was tried before, or what it imports is not offered.
+    /// No trial took place: the system has no such limit, the plugin was tried before, or it imports something that is not offered.
     Omitted,
 }
 
-/// Another process's order to compile a plugin in this one.
+/// A request from another process to compile a plugin in this one.
 pub struct CompileOrder {
-    /// Limit of address space, in bytes.
+    /// Limit on address space, in bytes.
     pub memory: u64,
-    /// Limit of processor time, in seconds.
+    /// Limit on processor time, in seconds.
     pub seconds: u64,
-    /// Memory that each of its instances may take, in bytes.
+    /// Memory that each of the plugin's instances may take, in bytes.
     each: u64,
     effort: CompileEffort,
 }
 
 impl CompileOrder {
-    /// Parses the program's arguments (its name first). Returns `None` if they don't ask to compile a plugin.
+    /// Parses the program's arguments (its name first). Returns `None` if they don't request compiling a plugin.
     #[must_use]
     pub fn parse(arguments: &[OsString]) -> Option<Self> {
         let [_, command, memory, seconds, each, effort] = arguments else { return None };
@@ -123,7 +123,7 @@ impl CompileOrder {
     }
 }
 
-/// Ends a process of this kind, with its error on standard error.
+/// Returns the exit code of such a process and writes its error to standard error.
 pub(super) fn exit_code(done: Result<(), CompileRefusal>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -139,8 +139,8 @@ pub(super) fn exit_code(done: Result<(), CompileRefusal>) -> ExitCode {
     }
 }
 
-/// Returns the component that a plugin is or is wrapped into, if it contains no more than a plugin may, and the bytes that each of its
-/// instances takes besides memories and tables, if those are at most `each`.
+/// Returns the component that a plugin is or is wrapped into, and the memory of each instance besides its memories and tables, in bytes.
+/// Rejects a plugin that contains more than allowed or whose instances take more than `each` bytes.
 pub(super) fn check_component(bytes: &[u8], each: u64) -> Result<(Cow<'_, [u8]>, u64), CompileRefusal> {
     let component = wrap::as_component(bytes).map_err(CompileRefusal::Damaged)?;
     let fixed = census::check(&component, each)?;
@@ -162,13 +162,12 @@ fn compiled(bytes: &[u8], effort: CompileEffort, each: u64) -> Result<CompiledCo
     Ok(CompiledCode::new(fixed, &code))
 }
 
-/// Returns the memory that an instance may take, in bytes.
+/// Returns the memory that one instance may take, in bytes.
 pub(super) fn memory_of_one(limits: &PluginLimits) -> u64 {
     limits.memory().min(limits.total_memory()) as u64
 }
 
-/// Creates an unnamed file for the code, in memory where the system supports that: it needs no folder and no free space on a
-/// disk.
+/// Creates an unnamed file for the code, in memory where the system supports that, which needs no folder and no disk space.
 fn scratch() -> io::Result<File> {
     #[cfg(target_os = "linux")]
     if let Ok(file) = rustix::fs::memfd_create("rlhost", rustix::fs::MemfdFlags::CLOEXEC) {
@@ -177,10 +176,10 @@ fn scratch() -> io::Result<File> {
     tempfile::tempfile()
 }
 
-/// How plugins are compiled.
+/// Compiles plugins, in another process if it has a program for that.
 #[derive(Clone)]
 pub(super) struct Compiler {
-    /// The program that compiles. Without one, this process does.
+    /// The program that compiles. If there is none, this process compiles.
     program: Option<PathBuf>,
     threads: usize,
 }
@@ -227,8 +226,8 @@ impl Compiler {
 }
 
 impl Compiler {
-    /// Makes an instance of a compiled plugin in a separate process, which the system allows as much memory as the plugin's limits and a
-    /// little more. If that is not enough, the count was too low and the plugin is refused.
+    /// Creates an instance of a compiled plugin in a separate process, which may use slightly more memory than the plugin's limits allow.
+    /// If that is not enough, the count was too low and the plugin is rejected.
     pub(super) fn try_out(&self, code: &CompiledCode, limits: &PluginLimits) -> Result<TrialVerdict, CompileRefusal> {
         let each = memory_of_one(limits);
         let is_due = TrialOrder::IS_BOUNDED && !code.was_tried(each, limits.table_elements);
@@ -239,7 +238,7 @@ impl Compiler {
         let seconds = limits.call_timeout().as_secs().saturating_add(1);
         command.args(TrialOrder::arguments(limits));
         command.env("RAYON_NUM_THREADS", "1").env_remove("RUST_BACKTRACE");
-        // What an allocator keeps ready would count from the start, and be free to take.
+        // Memory that an allocator holds ready would count from the start, and could be taken without counting.
         command.env("MALLOC_ARENA_MAX", "1").env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child =
@@ -266,21 +265,21 @@ impl Compiler {
     }
 }
 
-/// Passes a process its input and reads its error text until it exits. If its time is over, kills it and returns no status.
+/// Sends a process its input and reads its error text until it exits. After `longest`, kills it and returns no status.
 fn attend(child: &mut Child, input: &[u8], longest: Duration) -> io::Result<(Option<ExitStatus>, String)> {
     let (Some(mut stdin), Some(stderr)) = (child.stdin.take(), child.stderr.take()) else {
         return Err(io::Error::other("it has no standard input or error"));
     };
     let (sender, ended) = channel();
     std::thread::scope(|scope| {
-        // It may exit without having read everything.
+        // The process may exit without having read everything.
         let write = move || drop(stdin.write_all(input));
         let read = move || {
             let mut said = Vec::new();
             let mut stderr = stderr.take(SAID);
             let _ = stderr.read_to_end(&mut said);
             let _ = io::copy(&mut stderr.into_inner(), &mut io::sink());
-            // Its standard error closes when it exits.
+            // Standard error closes when the process exits.
             let _ = sender.send(said);
         };
         let started = Builder::new().spawn_scoped(scope, write).and_then(|_| Builder::new().spawn_scoped(scope, read));
@@ -299,12 +298,12 @@ fn attend(child: &mut Child, input: &[u8], longest: Duration) -> io::Result<(Opt
     })
 }
 
-/// Returns whether a process says that it got no memory.
+/// Returns whether a process reports that it ran out of memory.
 fn lacked_memory(said: &str) -> bool {
     ["memory allocation of", "out of memory", "Cannot allocate memory"].iter().any(|words| said.contains(words))
 }
 
-/// Says in words why the process ended.
+/// Describes why the process ended.
 fn why(status: Option<ExitStatus>, said: &str, limits: &PluginLimits) -> String {
     let seconds = limits.compile_timeout_s;
     let Some(status) = status else {

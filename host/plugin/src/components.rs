@@ -1,4 +1,5 @@
-//! Components by the bytes of plugins: compiled, or read from the cache on disk; and the carried interpreters, read once per process.
+//! Returns components for plugins' bytes, compiled or read from the cache on disk, and the built-in interpreters, which are read once per
+//! process.
 
 use super::cache::{self, CompilationCache};
 use super::census::{self, CompileRefusal};
@@ -8,7 +9,7 @@ use super::script::{Interpreters, Language};
 use crate::config::PluginLimits;
 use wasmtime::Engine;
 
-/// Where components come from; cheap to clone.
+/// Loads components; cheap to clone.
 #[derive(Clone)]
 pub(super) struct Components {
     cache: Option<CompilationCache>,
@@ -22,12 +23,13 @@ impl Components {
         Self { cache: CompilationCache::open(), compiler: Compiler::new(threads), interpreters: Interpreters::default() }
     }
 
-    /// Returns the same with another number of threads.
+    /// Returns a copy that compiles with another number of threads.
     pub(super) fn with_threads(&self, threads: usize) -> Self {
         Self { compiler: Compiler::new(threads), ..self.clone() }
     }
 
-    /// Returns a plugin's component, compiled now or cached. An instance of it is made on trial within these limits, unless one was.
+    /// Returns a plugin's component, compiled or from the cache. Creates a trial instance of it within these limits, unless one was created
+    /// before.
     pub(super) fn load_plugin(
         &self,
         engine: &Engine,
@@ -40,7 +42,7 @@ impl Components {
             Some((code, component)) => (code, Some(component)),
             None => (self.compiler.compile(bytes, CompileEffort::Full, limits)?, None),
         };
-        // It may have been counted under other limits.
+        // The component may have been counted under other limits.
         census::check_memory(code.fixed() as u64, memory_of_one(limits))?;
         let is_new = component.is_none();
         let trial = self.compiler.try_out(&code, limits)?;
@@ -59,7 +61,7 @@ impl Components {
         Ok(CompiledPlugin { component, fixed: code.fixed(), trial_error: unmade })
     }
 
-    /// Returns the carried interpreter of a language, compiled once per machine and read once per process.
+    /// Returns the built-in interpreter of a language, compiled once per machine and read once per process.
     pub(super) fn interpreter(
         &self,
         engine: &Engine,
@@ -71,8 +73,8 @@ impl Components {
         Ok(compiled)
     }
 
-    /// Reads the compiled interpreter of a language from the cache, or compiles it. It is part of this program, so it isn't what a
-    /// plugin's limits are for, nor is it tried apart.
+    /// Reads the compiled interpreter of a language from the cache, or compiles it. As a part of this program, it is exempt from plugins'
+    /// limits and from the trial.
     fn cached_interpreter(&self, engine: &Engine, language: Language) -> Result<CompiledPlugin, CompileRefusal> {
         let file = self.cache.as_ref().map(|cache| (cache, cache.file(engine, language.compressed())));
         if let Some((code, component)) = file.as_ref().and_then(|(cache, file)| cache.load(engine, file)) {

@@ -1,18 +1,18 @@
-//! The settings for compiling and running plugins.
+//! The wasmtime settings for compiling and running plugins.
 
 use crate::config::PLUGIN_STACK;
 use wasmtime::Config;
 
-/// How much time the compiler takes for better code.
+/// The effort that the compiler spends on optimising code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CompileEffort {
-    /// As much as it brings.
+    /// All optimisations.
     Full,
-    /// Three quarters of the time, for code that is a few percent slower. For interpreters, which take seconds.
+    /// Takes three quarters of the time, for code that is a few percent slower. Used for interpreters, which take seconds to compile.
     Less,
 }
 
-/// Returns the settings for compiling and running plugins. Code can be run whatever effort went into it.
+/// Returns the wasmtime settings for compiling and running plugins. Code compiled with one effort also runs under the other.
 pub(super) fn configuration(effort: CompileEffort) -> Config {
     let mut config = Config::new();
     if effort == CompileEffort::Less {

@@ -1,5 +1,5 @@
-//! The contract's bindings for wasmtime, of version 1.0: one set for all interfaces, each of which is looked up by itself, so that an
-//! instance needs to export only those of its role.
+//! Bindings for wasmtime of contract version 1.0: one set for all interfaces. Each interface is looked up separately, so an instance needs
+//! to export only those of its role.
 
 #[allow(missing_docs)]
 mod bindings {

@@ -1,7 +1,7 @@
-//! Time limits of calls. A limit covers everything that belongs to a call: creating the instance, its start functions,
-//! configuring it, restoring its state, and the call itself. A watchdog covers the case that this fails.
+//! Time limits of calls. A limit covers everything that belongs to a call: creating the instance, its start functions, configuring it,
+//! restoring its state, and the call itself. If a limit fails, a watchdog detects the hanging call.
 //!
-//! Time is counted in ticks of this process's threads, so none passes while the process is stopped (Ctrl-Z).
+//! Time is counted in ticks of this process's threads, so no time passes while the process is stopped (Ctrl-Z).
 
 use std::collections::BTreeMap;
 use std::io::{Error, Result};
@@ -13,10 +13,10 @@ use std::time::Duration;
 /// Resolution of time limits.
 const TICK: Duration = Duration::from_millis(10);
 
-/// How often the watchdog checks calls.
+/// Interval between the watchdog's checks.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Watchdog checks added to twice a call's limit before it is overdue.
+/// Number of watchdog checks added to twice a call's limit before the call is overdue.
 const GRACE: u64 = 10;
 
 /// Ticks since the engine started.
@@ -24,7 +24,7 @@ const GRACE: u64 = 10;
 pub(super) struct EngineClock(Arc<AtomicU64>);
 
 impl EngineClock {
-    /// Ticks on a thread of its own for as long as `tick` returns true.
+    /// Ticks on a separate thread for as long as `tick` returns true.
     pub(super) fn begin(&self, tick: impl Fn() -> bool + Send + 'static) -> Result<()> {
         let ticks = self.0.clone();
         let work = move || {
@@ -46,12 +46,12 @@ impl EngineClock {
         Deadline(self.now().saturating_add(ticks))
     }
 
-    /// Returns the ticks of a duration.
+    /// Converts a duration to ticks.
     pub(super) fn ticks(time: Duration) -> u64 {
         in_steps(time, TICK)
     }
 
-    /// Returns the ticks until now since the engine started.
+    /// Returns the number of ticks since the engine started.
     pub(super) fn now(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -62,7 +62,7 @@ impl EngineClock {
     }
 }
 
-/// When a call must have returned.
+/// Tick by which a call must have returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Deadline(u64);
 
@@ -74,13 +74,13 @@ fn in_steps(time: Duration, step: Duration) -> u64 {
 /// A call in progress.
 struct OngoingCall {
     what: String,
-    /// The check at which it is overdue.
+    /// Number of the watchdog's check at which the call is overdue.
     until: u64,
-    /// Whether the run can continue without it.
+    /// Whether the run can continue without the call.
     in_background: bool,
 }
 
-/// Watches calls from outside, in case the limits inside a call fail.
+/// Watches calls from outside, in case a call's own limits fail.
 #[derive(Clone, Default)]
 pub(super) struct CallWatchdog(Arc<Mutex<OngoingCalls>>);
 
@@ -128,8 +128,8 @@ impl CallWatchdog {
         })
     }
 
-    /// Checks calls from a separate thread. A thread can't be killed: a hanging call in the background is abandoned; one that the
-    /// run waits for ends the process, and the last checkpoint remains valid.
+    /// Checks calls from a separate thread. A thread can't be killed: a hanging call in the background is abandoned; a call that the run
+    /// waits for ends the process, and the last checkpoint remains valid.
     pub(super) fn begin(&self) -> Result<()> {
         let calls = Arc::downgrade(&self.0);
         let work = move || {

@@ -19,7 +19,7 @@ use std::error::Error as _;
 use std::sync::Arc;
 use wasmtime::component::{HasSelf, Linker};
 
-/// One per process; cheap to clone.
+/// The engine of a process; cheap to clone.
 #[derive(Clone)]
 pub struct PluginEngine {
     pub(super) wasmtime: wasmtime::Engine,
@@ -35,7 +35,7 @@ pub struct PluginEngine {
     pub(super) in_background: bool,
     /// Senders of rewards' requests, by the reward's name.
     pub(super) http_clients: BTreeMap<String, Arc<PluginHttpClient>>,
-    /// What plugins may read, by the plugin's name.
+    /// Folders that plugins may read, by the plugin's name.
     pub(super) folders: BTreeMap<String, Arc<Folders>>,
 }
 
@@ -68,19 +68,19 @@ impl PluginEngine {
         })
     }
 
-    /// Returns the same engine for background work: it compiles with this many threads, and a call that hangs does not end the
-    /// run.
+    /// Returns this engine for background work: it compiles with this many threads, and a hanging call does not end the run.
     #[must_use]
     pub fn for_background(&self, threads: usize) -> Self {
         Self { components: self.components.with_threads(threads), in_background: true, ..self.clone() }
     }
 
-    /// Returns a plugin's component, compiled now or cached. An instance of it is made on trial within these limits, unless one was.
+    /// Returns a plugin's component, compiled or from the cache. Creates a trial instance of it within these limits, unless one was created
+    /// before.
     pub(super) fn component(&self, bytes: &[u8], limits: &PluginLimits) -> std::result::Result<CompiledPlugin, CompileRefusal> {
         self.components.load_plugin(&self.wasmtime, bytes, limits)
     }
 
-    /// Returns the carried interpreter of a language, compiled once per machine and read once per process.
+    /// Returns the built-in interpreter of a language, compiled once per machine and read once per process.
     pub(super) fn interpreter(
         &self,
         language: Language,
@@ -94,18 +94,18 @@ impl PluginEngine {
         self.names.reported()
     }
 
-    /// Lets the reward of this name, in all its versions, send requests.
+    /// Lets all versions of the reward of this name send requests.
     pub fn grant(&mut self, name: &str, asker: Arc<PluginHttpClient>) {
         self.http_clients.insert(name.to_owned(), asker);
     }
 
-    /// Lets the plugin of this name, in all its versions, read folders.
+    /// Lets all versions of the plugin of this name read folders.
     pub fn grant_folders(&mut self, name: &str, folders: Arc<Folders>) {
         self.folders.insert(name.to_owned(), folders);
     }
 }
 
-/// Adds to a linker what every plugin may import. All versions of these interfaces are the same.
+/// Adds the interfaces that every plugin may import to a linker. They are identical in all versions of the contract.
 fn add_to_linker(linker: &mut Linker<Sandbox>) -> wasmtime::Result<()> {
     for version in ["0.1.0", "1.0.0"] {
         let mut host = linker.instance(&format!("{PACKAGE}host@{version}"))?;
@@ -118,12 +118,12 @@ fn add_to_linker(linker: &mut Linker<Sandbox>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Returns the number of threads of the pool. It would be started at its first use, and panic where the system has no room for threads.
+/// Returns the number of threads of the pool, and starts it if needed. Its lazy start would panic where the system has no room for threads.
 fn threads() -> std::io::Result<usize> {
     let started = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
     match started.err().and_then(|error| error.source().map(ToString::to_string)) {
         Some(error) => Err(std::io::Error::other(error)),
-        // It is started, now or before.
+        // The pool is running already.
         None => Ok(rayon::current_num_threads()),
     }
 }

@@ -1,5 +1,5 @@
-//! Environments: play episodes with several turns. A [`EnvironmentSession`] is a group of episodes on one instance. Every reply is checked
-//! and recorded, so that a failed instance can be replaced by a new one on which the calls are replayed.
+//! Environments: play episodes with several turns. An [`EnvironmentSession`] is a group of episodes on one instance. Every reply is checked
+//! and recorded, so a failed instance can be replaced by a new one on which the calls are replayed.
 
 use super::deadline::{Deadline, EngineClock};
 use super::engine::PluginEngine;
@@ -24,7 +24,7 @@ use wasmtime::component::Instance as Linked;
 
 pub use super::contract::environment::{Call, Message, Opening, Reply, Start, Tool, Turn};
 
-/// How many calls of a session may take all the time that servers have in one.
+/// Number of calls of a session that may each take the servers' full time of a call.
 const CALLS_WITH_SERVERS: u32 = 10;
 
 /// Maximum number of messages of a reply or a prompt.
@@ -36,11 +36,11 @@ const LONGEST_PROMPT: usize = 1 << 20;
 /// Maximum size of a reply's texts, in bytes.
 const LONGEST_REPLY: usize = 64 << 10;
 
-/// Maximum size of the texts of all replies of an episode, in bytes. Tokens don't measure them: one may be a thousand line
+/// Maximum size of the texts of all replies of an episode, in bytes. A limit on tokens would not bound it: one token may be a thousand line
 /// breaks.
 const LONGEST_EPISODE: usize = 256 << 10;
 
-/// Roles that a reply may have: all that templates know except the model's own.
+/// Roles that a reply may have: all roles that templates know, except the model's own.
 const ROLES: [&str; 11] = [
     "user",
     "tool",
@@ -95,7 +95,7 @@ impl EnvironmentPlugin {
     ) -> Result<Self> {
         let mut plugin = Plugin::load(engine, source, Role::Environment, config, limits, seed)?;
         let (loaded, shared) = (plugin.memory_of_idle(), plugin.shared());
-        // The first instance is called again only for these.
+        // The first instance is called again only for these interfaces.
         let grows = shared.exports.observes() || shared.exports.has_state();
         let kept = loaded.saturating_add(if grows { LEAST_SHARE } else { 0 }).min(limits.total_memory());
         plugin.limit_total(kept);
@@ -110,8 +110,8 @@ impl EnvironmentPlugin {
         wanted.min(self.room.instances)
     }
 
-    /// Returns a group of episodes on a separate instance, which starts with the first of them. What servers answer is recorded within a
-    /// `scope`: in another one, the same episodes are asked for anew.
+    /// Creates a group of episodes on a separate instance, which starts with the first episode. Servers' answers are recorded within a
+    /// `scope`: in another scope, the same episodes send their requests again.
     pub fn session(&self, scope: u64) -> EnvironmentSession {
         let loaded = self.plugin.shared();
         let share = MemoryShare::new(self.room.share);
@@ -120,8 +120,8 @@ impl EnvironmentPlugin {
         EnvironmentSession { loaded, share, running: None, episodes: BTreeMap::new(), scope, last: false, left, broken: None }
     }
 
-    /// Plays episodes with given turns: `says` returns the text and the calls of each, and whether it ended on its own, from the
-    /// episode's place, the number of the turn and the tools; or none to end it. Returns the environment's replies.
+    /// Plays episodes with given turns and returns the environment's replies. `says` gets the episode's index, the number of the turn and
+    /// the tools. It returns the turn's text, its calls, and whether it ended on its own; or `None` to end the episode.
     ///
     /// # Errors
     /// The first failure.
@@ -159,21 +159,21 @@ impl EnvironmentPlugin {
     }
 }
 
-/// Returns the calls of a turn, each with an id made of the turn's number and its own.
+/// Returns the calls of a turn. The id of each combines the number of the turn with that of the call.
 pub fn tool_calls(turn: usize, found: &[(String, String)]) -> Vec<Call> {
-    // Of nine letters and digits, as Mistral's templates demand.
+    // Mistral's templates require nine letters and digits.
     let id = |i: usize| format!("call{:05}", (100 * turn + i) % 100_000);
     let call =
         |(i, (name, arguments)): (usize, &(String, String))| Call { id: id(i), name: name.clone(), arguments: arguments.clone() };
     found.iter().enumerate().map(call).collect()
 }
 
-/// An environment's replies in an episode.
+/// The environment's part of an episode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RehearsedEpisode {
-    /// How it opened it.
+    /// The environment's opening of the episode.
     pub opening: Opening,
-    /// Its replies.
+    /// The environment's replies, one per turn.
     pub replies: Vec<Reply>,
 }
 
@@ -182,7 +182,7 @@ struct OpenEpisode {
     start: Start,
     opening: Opening,
     turns: Vec<(Turn, Reply)>,
-    /// Bytes of the texts of the replies.
+    /// Size of the replies' texts, in bytes.
     reply_bytes: usize,
 }
 
@@ -198,25 +198,25 @@ enum EnvironmentAnswer {
     Reply(Reply),
 }
 
-/// A group of episodes on one instance. Every reply is checked and recorded, so that a failed instance can be replaced by a new
-/// one on which the calls are replayed.
+/// A group of episodes on one instance. Every reply is checked and recorded, so a failed instance can be replaced by a new one on which the
+/// calls are replayed.
 pub struct EnvironmentSession {
     loaded: Arc<LoadedPlugin>,
-    /// What its instance and that one's cells may take.
+    /// Memory share of the instance and its cells.
     share: MemoryShare,
     running: Option<PluginInstance>,
     episodes: BTreeMap<u64, OpenEpisode>,
     scope: u64,
-    /// Whether an episode is tried for the last time.
+    /// Whether this is the last attempt at an episode.
     last: bool,
     /// Ticks that all further calls may take in total.
     left: u64,
-    /// Why its episodes can't continue, if they can't.
+    /// Why the episodes can't continue, if they can't.
     broken: Option<String>,
 }
 
 impl EnvironmentSession {
-    /// Opens episodes. One that fails is retried on a new instance, and then alone.
+    /// Opens episodes. An episode that fails is retried on a new instance, and then alone.
     pub fn begin(&mut self, starts: Vec<Start>) -> Vec<Result<Opening>> {
         let answers = self.ask("begin", starts.into_iter().map(EnvironmentCall::Begin).collect());
         let opening = |answer| match answer {
@@ -236,7 +236,7 @@ impl EnvironmentSession {
         answers.into_iter().map(|answer| answer.and_then(reply)).collect()
     }
 
-    /// Closes episodes, whether they are over or not. Returns the environment's metrics of them.
+    /// Closes episodes, finished or not. Returns the environment's metrics for them.
     ///
     /// # Errors
     /// If that fails. The episodes are closed nevertheless.
@@ -265,7 +265,7 @@ impl EnvironmentSession {
         self.loaded.deadline_within(self.left)
     }
 
-    /// Counts the time since a tick. Without any left, the episodes can't continue.
+    /// Subtracts the time since a tick from the session's time. With none left, the episodes can't continue.
     fn spend(&mut self, began: u64) {
         self.left = self.left.saturating_sub(self.loaded.clock().now() - began);
         if self.left == 0 {
@@ -275,8 +275,8 @@ impl EnvironmentSession {
         }
     }
 
-    /// Calls the environment about each episode once, like [`EnvironmentSession::ask_anew`], within the rest of the episodes' time. If it asks
-    /// for isolated rows, each episode is a separate call.
+    /// Calls the environment about each episode once, like [`EnvironmentSession::ask_anew`], within the session's remaining time. If the
+    /// environment requests isolated rows, each episode is a separate call.
     fn ask(&mut self, function: &'static str, asked: Vec<EnvironmentCall>) -> Vec<Result<EnvironmentAnswer>> {
         if self.loaded.info.hints.isolated_rows && asked.len() > 1 {
             return asked.into_iter().flat_map(|one| self.ask(function, vec![one])).collect();
@@ -286,7 +286,7 @@ impl EnvironmentSession {
             let began = self.loaded.clock().now();
             let answers = self.ask_anew(function, asked);
             self.spend(began);
-            // What was answered in time counts; a call that was stopped has the reason that all further ones will have.
+            // Answers that arrived in time count; a call that was stopped has the same error as all further ones.
             if self.left > 0 || answers.iter().all(Result::is_ok) {
                 return answers;
             }
@@ -334,7 +334,7 @@ impl EnvironmentSession {
         kept
     }
 
-    /// Calls about one episode on a new instance that has no other.
+    /// Calls the environment about one episode, on a new instance without other episodes.
     fn alone(&mut self, function: &'static str, asked: &EnvironmentCall, deadline: Deadline) -> Result<EnvironmentAnswer> {
         self.running = Some(self.loaded.start(None, &self.share, deadline)?);
         if let EnvironmentCall::Step(turn) = asked {
@@ -373,7 +373,7 @@ impl EnvironmentSession {
         Ok(())
     }
 
-    /// Replays the calls of these episodes on the instance. Its replies must be the same.
+    /// Replays the calls of these episodes on the instance. The replies must be identical.
     fn play_again(&mut self, episodes: &[u64], deadline: Deadline) -> Result<()> {
         let differs = |this: &Self, function| this.error(function, "it answers differently when an episode is replayed".into());
         let records: Vec<&OpenEpisode> = episodes.iter().filter_map(|episode| self.episodes.get(episode)).collect();
@@ -474,14 +474,14 @@ fn is_name(text: &str) -> bool {
     is_shown(text, LONGEST_NAME)
 }
 
-/// Returns the bytes of all texts of messages.
+/// Returns the total size of messages' texts, in bytes.
 fn bytes_of(messages: &[Message]) -> usize {
     let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
     let bytes = |m: &Message| m.role.len() + m.content.len() + length(&m.name) + length(&m.tool_call_id);
     messages.iter().map(bytes).sum()
 }
 
-/// Checks messages of at most this many bytes; `own` says whose they are.
+/// Checks messages of at most `most` bytes; `own` names their owner in errors.
 fn checked_messages(messages: &[Message], own: &str, most: usize) -> CheckResult<()> {
     if messages.len() > MOST_MESSAGES {
         return Err(format!("{own} has {} messages; the limit is {MOST_MESSAGES}", messages.len()));
@@ -541,12 +541,12 @@ fn checked_reply(mut reply: Reply) -> CheckResult<Reply> {
             "returned the reward {bad:e}; a reward must be a number of at most {LARGEST_SCORE:e} either way, or none"
         ));
     }
-    // Without anything to read, the model has nothing to answer.
+    // Without a message, the model has nothing to answer.
     reply.done |= reply.messages.is_empty();
     Ok(reply)
 }
 
-/// Checks a reply and an opening with these messages, tools and reward.
+/// Checks a reply and an opening made of these messages, tools and reward.
 pub fn check_answers(messages: Vec<Message>, tools: Vec<Tool>, reward: Option<f32>) -> [std::result::Result<(), String>; 2] {
     let reply = Reply { messages: messages.clone(), done: false, reward };
     [checked_reply(reply).map(drop), checked_opening(Opening { prompt: Some(messages), tools }).map(drop)]

@@ -1,5 +1,5 @@
-//! What a component exports of the contract, in any version, looked up once. Interfaces that all versions have in the same shape are
-//! called with the types of 1.0; the others differ by version ([`adapters`](super::adapters), [`AlgorithmInterface`]).
+//! Looks up, once, which interfaces of the contract a component exports, in any version. Interfaces that have the same shape in all
+//! versions are called with the types of 1.0; the others differ by version ([`adapters`](super::adapters), [`AlgorithmInterface`]).
 
 use super::adapters::{self, OldAlgorithm};
 use super::algorithm::{AlgorithmInterface, CurrentAlgorithm};
@@ -16,12 +16,12 @@ use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
 use wasmtime::component::InstancePre;
 
-/// The functions of an interface that is there only in some roles.
+/// Returns an interface that exists only in some roles, or an error that names it.
 fn require_interface<T>(interface: Option<T>, name: &str) -> wasmtime::Result<T> {
     interface.ok_or_else(|| wasmtime::Error::msg(format!("it does not export {PACKAGE}{name}")))
 }
 
-/// How a plugin describes itself.
+/// The function by which a plugin describes itself.
 #[derive(Clone)]
 enum DescribeFunction {
     Current(ExportedFunction),
@@ -60,7 +60,7 @@ impl EnvironmentExports {
     }
 }
 
-/// A plugin's description of itself, the same for all versions.
+/// A plugin's description of itself, independent of the contract's version.
 pub(super) struct Description {
     pub name: String,
     pub version: String,
@@ -68,16 +68,16 @@ pub(super) struct Description {
     pub config_schema: String,
     pub needs: NeededInputs,
     pub stateless: bool,
-    /// Metrics that are derived from its own, besides those of its schema.
+    /// Metrics derived from the plugin's own, in addition to those of its schema.
     pub derived_metrics: Vec<DerivedMetricHint>,
 }
 
-/// What a component exports of the contract, in any version, looked up once.
+/// The interfaces of the contract that a component exports, in any version, looked up once.
 #[derive(Clone)]
 pub(super) struct Exports {
     describe: DescribeFunction,
     configure: ExportedFunction,
-    /// `snapshot` and `restore`.
+    /// The functions `snapshot` and `restore`.
     state: Option<[ExportedFunction; 2]>,
     observe: Option<ExportedFunction>,
     answer: Option<ExportedFunction>,
@@ -89,7 +89,7 @@ pub(super) struct Exports {
 }
 
 impl Exports {
-    /// Looks up what a component exports that was checked against a role.
+    /// Looks up the exports of a component that was checked against a role.
     pub(super) fn from_instance_pre(pre: &InstancePre<Sandbox>) -> wasmtime::Result<Self> {
         let component = pre.component();
         let find = |interface: &str, version: &str, name: &str| {
@@ -122,22 +122,22 @@ impl Exports {
         })
     }
 
-    /// Returns whether it exports `state`.
+    /// Returns whether the component exports `state`.
     pub(super) fn has_state(&self) -> bool {
         self.state.is_some()
     }
 
-    /// Returns whether it exports `observer`.
+    /// Returns whether the component exports `observer`.
     pub(super) fn observes(&self) -> bool {
         self.observe.is_some()
     }
 
-    /// Returns the function that cells are asked with, if it opens any.
+    /// Returns the function through which cells are called, if the component opens any.
     pub(super) fn answer(&self) -> Option<ExportedFunction> {
         self.answer
     }
 
-    /// Returns what it is asked about scripts, if it is an interpreter.
+    /// Returns the functions of a script interpreter, if the component is one.
     pub(super) fn interpreter(&self) -> Option<Interpreter> {
         self.interpreter
     }
@@ -159,7 +159,7 @@ impl Exports {
         require_interface(self.old.as_deref(), "policy")
     }
 
-    /// Has an instance describe itself, in this role. The inner error is the end of a sentence about its configuration schema.
+    /// Has an instance describe itself in this role. The inner error is the end of a sentence about the configuration schema.
     pub(super) fn describe(
         &self,
         role: Role,

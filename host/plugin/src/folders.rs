@@ -1,5 +1,5 @@
-//! Folders that the user lets a plugin read. They are read into memory when the plugin is loaded: what it sees can't change during a
-//! run, never blocks, and has a hash.
+//! Folders that the user lets a plugin read. They are read into memory when the plugin is loaded, so the plugin sees contents that can't
+//! change during a run, never block, and have a hash.
 
 use crate::config::{files, hex, printable};
 use sha2::{Digest, Sha256};
@@ -7,16 +7,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{fs, io};
 
-/// Most bytes of all files of a plugin's folders.
+/// Maximum size of all files in a plugin's folders, in bytes.
 const LARGEST: u64 = 64 << 20;
 
-/// Most files and folders among them.
+/// Maximum number of files and folders in them.
 const MOST: usize = 10_000;
 
 /// Deepest nesting of folders.
 const DEEPEST: usize = 32;
 
-/// A file, or a folder with the names of its entries, in order, and their places in [`Folders::nodes`].
+/// A file, or a folder with its entries' names, in order, and their indices in [`Folders::nodes`].
 pub(super) enum FolderNode {
     File(Vec<u8>),
     Folder(Vec<(String, usize)>),
@@ -24,16 +24,16 @@ pub(super) enum FolderNode {
 
 /// The folders of one plugin.
 pub struct Folders {
-    /// The first is the root, whose entries are the folders under the names that they were given.
+    /// All nodes. The first is the root, whose entries are the folders under their given names.
     nodes: Vec<FolderNode>,
     hash: String,
 }
 
 impl Folders {
-    /// Reads folders, each under a name of its own.
+    /// Reads folders, each under its own name.
     ///
     /// # Errors
-    /// If one can't be read, has something other than files and folders inside, or they are too large together.
+    /// If a folder can't be read or contains anything but files and folders, or if the folders together are too large.
     pub fn read<'a>(named: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Arc<Self>, String> {
         let mut reading = FolderReader { nodes: vec![FolderNode::Folder(Vec::new())], left: LARGEST };
         let mut root = Vec::new();
@@ -58,16 +58,16 @@ impl Folders {
         self.nodes.get(at)
     }
 
-    /// Returns the folders' names and places.
+    /// Returns the folders' names and indices.
     pub(super) fn roots(&self) -> impl Iterator<Item = (&String, usize)> {
         let root = if let Some(FolderNode::Folder(root)) = self.nodes.first() { Some(root) } else { None };
         root.into_iter().flatten().map(|(name, at)| (name, *at))
     }
 
-    /// Follows a path from a folder.
+    /// Resolves a path relative to a folder.
     ///
     /// # Errors
-    /// WASI's error code, if it leads nowhere or out of the folder.
+    /// WASI's error code, if the path does not exist or leads out of the folder.
     pub(super) fn find(&self, from: usize, path: &str) -> Result<usize, &'static str> {
         let (mut at, mut before) = (from, Vec::new());
         if path.starts_with('/') {
@@ -91,7 +91,7 @@ impl Folders {
 
 struct FolderReader {
     nodes: Vec<FolderNode>,
-    /// Bytes that the remaining files may have.
+    /// Bytes that the remaining files may take.
     left: u64,
 }
 
@@ -144,7 +144,7 @@ fn sorted(mut entries: Vec<(String, usize)>) -> Vec<(String, usize)> {
     entries
 }
 
-/// Adds a node with all that is in it to a hash, in the order of names.
+/// Adds a node and everything below it to a hash, in the order of names.
 fn hash(nodes: &[FolderNode], at: usize, into: &mut Sha256) {
     match nodes.get(at) {
         Some(FolderNode::File(bytes)) => {

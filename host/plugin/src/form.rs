@@ -1,4 +1,4 @@
-//! The settings of a plugin, as a form has them.
+//! The settings of a plugin, as fields of a form.
 
 use super::schema::{constants, default_of};
 use super::settings::{DEEPEST, Setting, has_type, info_of, inner, settings_in};
@@ -10,20 +10,20 @@ use serde_json::Value;
 /// A setting, as a field of a form.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FormField {
-    /// Its name.
+    /// Name of the setting.
     pub name: String,
-    /// What it means.
+    /// Meaning of the setting.
     pub help: String,
-    /// What can be entered.
+    /// Kind of value that can be entered.
     #[serde(flatten)]
     pub kind: FormFieldKind,
-    /// Its value if none is given; null if it has none.
+    /// Default value; null if there is none.
     pub default: Value,
-    /// Whether it can be absent.
+    /// Whether the setting may be omitted.
     pub is_optional: bool,
 }
 
-/// What can be entered into a field.
+/// The kind of value that can be entered into a field.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum FormFieldKind {
@@ -31,16 +31,16 @@ pub enum FormFieldKind {
     Switch,
     /// A number.
     Number {
-        /// Whether it is a whole one.
+        /// Whether the number is an integer.
         is_whole: bool,
-        /// The least value.
+        /// Minimum value.
         minimum: Option<f64>,
-        /// The greatest value.
+        /// Maximum value.
         maximum: Option<f64>,
     },
-    /// One of these texts.
+    /// One of several texts.
     Choice {
-        /// They.
+        /// Texts to choose from.
         choices: Vec<String>,
     },
     /// A text.
@@ -49,16 +49,16 @@ pub enum FormFieldKind {
     Json,
 }
 
-/// Returns the settings of a plugin as fields of a form. It is compiled and asked for its description within the limits.
+/// Returns the settings of a plugin as fields of a form. Compiles the plugin and calls it for its description, within the limits.
 ///
 /// # Errors
-/// If it can't be loaded.
+/// If the plugin can't be loaded.
 pub fn fields_of(engine: &PluginEngine, source: &PluginSource, limits: &PluginLimits) -> Result<Vec<FormField>> {
     let schema = info_of(engine, source, limits)?.config_schema;
     Ok(fields_in(&serde_json::from_str(&schema).unwrap_or_default()))
 }
 
-/// Reads the fields of a schema; settings whose names no flag could have are left out.
+/// Reads the fields of a schema; leaves out settings whose name can't be a flag.
 fn fields_in(schema: &Value) -> Vec<FormField> {
     settings_in(schema).into_iter().map(|setting| FormField::from_setting(setting, schema)).collect()
 }
@@ -93,7 +93,7 @@ impl FormFieldKind {
     }
 }
 
-/// Returns a bound of a number, which may be in a definition or a choice.
+/// Returns a number's bound, which may be in a definition or in a choice.
 fn bound(property: &Value, schema: &Value, key: &str, depth: usize) -> Option<f64> {
     let own = property[key].as_f64();
     let of_inner = || inner(property, schema).find_map(|inner| bound(inner, schema, key, depth - 1));

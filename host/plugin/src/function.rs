@@ -11,13 +11,13 @@ use wasmtime::component::{Component, ComponentExportIndex, ComponentNamedList, I
 pub(super) struct ExportedFunction(ComponentExportIndex);
 
 impl ExportedFunction {
-    /// Returns the function of an interface.
+    /// Looks up a function of an interface.
     pub(super) fn find(component: &Component, interface: &str, name: &str) -> Option<Self> {
         let interface = component.get_export_index(None, interface)?;
         component.get_export_index(Some(&interface), name).map(Self)
     }
 
-    /// Calls the function of an instance, whose types are checked.
+    /// Calls the function of an instance; the types are checked.
     pub(super) fn call<Given, Answered>(
         self,
         store: &mut Store<Sandbox>,

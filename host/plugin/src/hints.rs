@@ -1,5 +1,4 @@
-//! What a plugin tells the host besides its settings: the members of the keyword `x-rlhost` in its configuration schema. Plugins
-//! older than a member lack it.
+//! Hints to the host in a plugin's configuration schema: the members of its keyword `x-rlhost`. Plugins older than a member lack it.
 
 use crate::config::is_shown;
 use serde_json::Value;
@@ -15,24 +14,24 @@ const GREATEST_TEMPERATURE: f64 = 100.0;
 /// Maximum coefficient of a router's auxiliary loss that an algorithm may propose.
 const GREATEST_COEFFICIENT: f64 = 1e6;
 
-/// Maximum number of completions per prompt, and maximum length of them, that an algorithm may propose.
+/// Maximum number of completions per prompt, and maximum completion length, that an algorithm may propose.
 const GREATEST_COUNT: u64 = 1 << 20;
 
-/// Keys of a run for which an algorithm has its own default; none leaves the host's.
+/// An algorithm's own defaults for keys of a run; `None` leaves the host's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HintedDefaults {
     /// Number of completions per prompt.
     pub num_generations: Option<usize>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
-    /// Maximum length of a completion, in tokens.
+    /// Maximum completion length, in tokens.
     pub max_completion_length: Option<usize>,
-    /// Coefficient of the auxiliary loss of a mixture's router.
+    /// Coefficient of the router's auxiliary loss in a mixture-of-experts model.
     pub router_aux_loss_coef: Option<f64>,
 }
 
 impl HintedDefaults {
-    /// Reads them from `defaults` in the keyword. The error is the end of a sentence.
+    /// Parses the keyword's member `defaults`. The error is the end of a sentence.
     fn from_json(given: &Value) -> Result<Self, String> {
         let members = given.as_object().ok_or_else(|| format!("has {KEYWORD}.defaults {given}; it must be an object"))?;
         let count = |name: &str| {
@@ -81,32 +80,32 @@ impl HintedDefaults {
     }
 }
 
-/// A metric that the host logs because of another, under a name that an algorithm's users know.
+/// A metric that the host derives from another, under a name that the algorithm's users know.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DerivedMetricHint {
-    /// Its name.
+    /// Name of the derived metric.
     pub name: String,
-    /// How it follows from the other.
+    /// Rule by which it is derived.
     pub rule: DerivationRule,
-    /// The metric whose rows it is logged in.
+    /// Metric that it is derived from, whose rows it is logged in.
     pub from: String,
 }
 
-/// How a metric follows from another.
+/// A rule that derives a metric from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DerivationRule {
-    /// The metric is a copy of the other.
+    /// Copies the other metric.
     Copy,
-    /// By how much the other grows in a second, rounded down.
+    /// Growth of the other metric per second, rounded down.
     PerSecond,
 }
 
-/// Most derived metrics of an algorithm, and the longest of their names, in bytes.
+/// Maximum number of an algorithm's derived metrics, and maximum length of their names, in bytes.
 const MOST_DERIVED: usize = 16;
 const LONGEST_NAME: usize = 128;
 
 impl DerivedMetricHint {
-    /// Reads them from `derived_metrics` in the keyword. The error is the end of a sentence.
+    /// Parses the keyword's member `derived_metrics`. The error is the end of a sentence.
     fn parse_all(given: &Value) -> Result<Vec<Self>, String> {
         let shape = || {
             format!(
@@ -130,22 +129,22 @@ impl DerivedMetricHint {
     }
 }
 
-/// What a plugin tells the host besides its settings.
+/// A plugin's hints to the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hints {
-    /// The peak learning rate of a run that sets none, for a full-size model.
+    /// Peak learning rate of a run that sets none, for a full-size model.
     pub learning_rate: f64,
-    /// The algorithm's own defaults for other keys.
+    /// Own defaults of the algorithm for other keys.
     pub defaults: HintedDefaults,
-    /// Metrics that the host logs because of the algorithm's.
+    /// Metrics that the host derives from the algorithm's.
     pub derived_metrics: Vec<DerivedMetricHint>,
-    /// Whether given pairs begin and end with the tokenizer's begin and end tokens, whatever a chat template writes.
+    /// Whether a dataset's pairs begin and end with the tokenizer's begin and end tokens, whatever a chat template writes.
     pub framed: bool,
-    /// Whether given tokens may be scored as smoothed targets, of which a share is spread evenly over the vocabulary.
+    /// Whether dataset tokens may be scored as smoothed targets, with a share of the probability spread evenly over the vocabulary.
     pub smoothed: bool,
-    /// Whether completions of a prompt are compared with each other, so that training needs at least two.
+    /// Whether a prompt's completions are compared with each other, so that training needs at least two.
     pub compares: bool,
-    /// Whether each row of a reward, and each turn of an environment, is a separate call, with the time limit of a call.
+    /// Whether each row of a reward, and each turn of an environment, is a separate call with its own time limit.
     pub isolated_rows: bool,
 }
 
@@ -164,10 +163,10 @@ impl Default for Hints {
 }
 
 impl Hints {
-    /// Reads them from a schema. The error is the end of a sentence.
+    /// Parses the hints in a schema. The error is the end of a sentence.
     pub(super) fn from_schema(schema: &str) -> Result<Self, String> {
         let mut hints = Self::default();
-        // One that is not JSON is refused with the settings.
+        // A schema that is not JSON is rejected with the settings.
         let schema: Value = serde_json::from_str(schema).unwrap_or_default();
         let Some(given) = schema.get(KEYWORD) else { return Ok(hints) };
         let members = given.as_object().ok_or_else(|| format!("has {KEYWORD}, which must be an object, not {given}"))?;

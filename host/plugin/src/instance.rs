@@ -1,5 +1,5 @@
-//! A plugin with its warm instances. Calls run under limits, in parallel if the plugin is stateless. Instances that fail are
-//! replaced, and a state survives them.
+//! A plugin with its pool of ready instances. Calls run under limits, in parallel if the plugin is stateless. Failed instances are replaced
+//! and get the plugin's last state.
 
 use super::deadline::Deadline;
 use super::engine::PluginEngine;
@@ -22,13 +22,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
 
-/// Largest size of a plugin's state, in bytes.
+/// Maximum size of a plugin's state, in bytes.
 pub const LARGEST_STATE: usize = 64 << 20;
 
-/// Time limit of rows that are separate calls, as a multiple of a call's.
+/// Time limit for a batch of rows that are separate calls, as a multiple of one call's limit.
 const MOST_CALLS_TIME: usize = 10;
 
-/// Why a row was not scored.
+/// The reason why a row was not scored.
 pub(super) const OUT_OF_TIME: &str = "the call's time ran out before this row";
 
 /// A plugin that was checked, described and configured.
@@ -36,19 +36,20 @@ pub struct Plugin {
     loaded: Arc<LoadedPlugin>,
     /// Configured instances that are not being called.
     idle: Vec<PluginInstance>,
-    /// The last exported state; new instances start with it.
+    /// Last exported state; new instances start with it.
     state: Option<PluginState>,
-    /// Whether it was called since then.
+    /// Whether the plugin was called since that state was exported.
     changed: bool,
-    /// What its instances may take together, in bytes, as far as this holds them.
+    /// Limit on the memory of the instances in this pool together, in bytes.
     total: usize,
-    /// How often each function was called whose answer was to depend on no earlier call.
+    /// Number of calls by function, for functions whose answers should not depend on earlier calls.
     answers: BTreeMap<&'static str, u64>,
-    /// The plugin that has the loss, if this one only estimates advantages for it. Its state is part of this one's.
+    /// The plugin that has the loss, if this one only estimates advantages for it. Its state is part of this plugin's state.
     base: Option<Box<Plugin>>,
 }
 
-/// Calls of a function at which its answer is compared with another instance's: the first few, and then ever fewer, at least one in so many.
+/// Calls of a function whose answer is compared with another instance's: the first `COMPARED`, then powers of two and every
+/// `COMPARED_AGAIN`th.
 const COMPARED: u64 = 4;
 const COMPARED_AGAIN: u64 = 128;
 
@@ -57,7 +58,7 @@ fn is_compared(call: u64) -> bool {
 }
 
 impl Plugin {
-    /// Returns whether it is a script.
+    /// Returns whether the plugin is a script.
     pub fn is_script(&self) -> bool {
         self.loaded.is_script()
     }
@@ -84,8 +85,8 @@ impl Plugin {
         })
     }
 
-    /// Adds the algorithm that it estimates advantages for: what the host knows of the plugin is of both, with a joint `schema`, and what
-    /// its instances are configured with is its own.
+    /// Adds the algorithm that this script estimates advantages for. The plugin's info then covers both, with a joint `schema`; its
+    /// instances keep being configured with the script's own settings.
     pub(super) fn join_base(&mut self, base: Self, schema: String) {
         if let Some(loaded) = Arc::get_mut(&mut self.loaded) {
             loaded.join_base(base.info(), base.config(), schema, base.name());
@@ -93,7 +94,7 @@ impl Plugin {
         self.base = Some(Box::new(base));
     }
 
-    /// Returns the plugin that has the loss: its base, or itself.
+    /// Returns the plugin that has the loss: the base, or this plugin.
     pub(super) fn loss_plugin(&self) -> &Self {
         self.base.as_deref().unwrap_or(self)
     }
@@ -106,32 +107,32 @@ impl Plugin {
         }
     }
 
-    /// Returns the name in configuration, metrics and events.
+    /// Returns the plugin's name in configuration, metrics and events.
     pub fn name(&self) -> &str {
         &self.loaded.name
     }
 
-    /// Returns the SHA-256 of its bytes.
+    /// Returns the SHA-256 of the plugin's bytes.
     pub fn hash(&self) -> &str {
         &self.loaded.hash
     }
 
-    /// Returns its description.
+    /// Returns the plugin's description of itself.
     pub fn info(&self) -> &PluginInfo {
         &self.loaded.info
     }
 
-    /// Returns its configuration, including defaults.
+    /// Returns the plugin's configuration, including defaults.
     pub fn config(&self) -> Map<String, Value> {
         self.loaded.config.clone()
     }
 
-    /// Returns the settings that differ from its defaults. A new version is given these.
+    /// Returns the settings that differ from the plugin's defaults. A new version inherits them.
     pub fn non_default_settings(&self) -> Map<String, Value> {
         schema::beyond_defaults(&self.loaded.info.config_schema, &self.loaded.config)
     }
 
-    /// Returns its limits.
+    /// Returns the plugin's limits.
     pub fn limits(&self) -> &PluginLimits {
         &self.loaded.limits
     }
@@ -142,17 +143,17 @@ impl Plugin {
         self.base.iter().for_each(|base| base.enter_run());
     }
 
-    /// Returns the sender of its requests, if it sends any.
+    /// Returns the client for the plugin's requests, if it sends any.
     pub fn http_client(&self) -> Option<&PluginHttpClient> {
         self.loaded.http_client.as_deref()
     }
 
-    /// Checks the metrics that it reported in a role.
+    /// Checks the metrics that the plugin reported.
     pub(super) fn checked_metrics(&self, of: MetricOrigin, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
         self.loaded.checked_metrics(of, given)
     }
 
-    /// Returns what its instances share.
+    /// Returns the part that the instances share.
     pub(super) fn shared(&self) -> Arc<LoadedPlugin> {
         self.loaded.clone()
     }
@@ -161,7 +162,7 @@ impl Plugin {
         self.loaded.seed
     }
 
-    /// Passes it a step's metrics, if it observes them.
+    /// Passes a step's metrics to the plugin, if it observes them.
     pub fn observe(&mut self, step: u64, figures: &[(String, f64)]) -> Result<()> {
         if let Some(base) = &mut self.base {
             base.observe(step, figures)?;
@@ -173,23 +174,23 @@ impl Plugin {
         self.call(PluginCall::with_step("observe", step), |store, linked| loaded.exports.observe(store, linked, step, figures))
     }
 
-    /// Returns whether it exports `observer`.
+    /// Returns whether the plugin exports `observer`.
     pub fn observes(&self) -> bool {
         self.loaded.exports.observes() || self.base.as_deref().is_some_and(Self::observes)
     }
 
-    /// Returns the memory of its largest instance, in bytes.
+    /// Returns the memory of the largest instance, in bytes.
     pub fn memory_used(&self) -> usize {
         self.idle.iter().map(|running| running.store.data().ceiling.used()).max().unwrap_or(0)
     }
 
-    /// Returns whether its answers depend on earlier calls and it exports no state that could be moved to another instance.
+    /// Returns whether the plugin's answers depend on earlier calls and it exports no state that could be moved to another instance.
     pub fn loses_state(&self) -> bool {
         let base = self.base.as_deref().is_some_and(Self::loses_state);
         base || !self.loaded.info.stateless && !self.loaded.exports.has_state()
     }
 
-    /// Exports its state, if it has one and was called since the last time. The next instance starts with it.
+    /// Exports the plugin's state, if it has one and was called since the last export. The next instance starts with it.
     pub fn snapshot(&mut self) -> Result<Option<PluginState>> {
         let own = self.own_snapshot()?;
         match &mut self.base {
@@ -248,8 +249,8 @@ impl Plugin {
         self.base.iter_mut().for_each(|base| base.idle.clear());
     }
 
-    /// Lets go of the instances that a later call can replace, for a plugin that is not called for a while. Returns them to be dropped,
-    /// which takes time. One whose answers depend on earlier calls, and that exports no state, keeps its instance.
+    /// Releases the instances that a later call can recreate, for a plugin that is not called for a while. Returns them, since dropping
+    /// them takes time. A plugin whose answers depend on earlier calls and that exports no state keeps its instance.
     pub fn release(&mut self) -> impl Send + use<> {
         if self.loses_state() {
             return Vec::new();
@@ -258,7 +259,7 @@ impl Plugin {
         std::mem::take(&mut self.idle).into_iter().chain(of_base).collect()
     }
 
-    /// Restores a state in a new instance right away, so that a state that does not fit is rejected here.
+    /// Restores a state in a new instance right away, so that an incompatible state is rejected now and not at the next call.
     pub fn adopt(&mut self, state: PluginState) -> Result<()> {
         self.reset_to(Some(state));
         let running = self.loaded.start(self.state.as_ref(), &self.loaded.whole_share(), self.loaded.deadline())?;
@@ -278,12 +279,12 @@ impl Plugin {
         self.loaded.deadline()
     }
 
-    /// Returns the deadline of several calls that start now and together have the time of one.
+    /// Returns the deadline of several calls that start now and together have one call's time.
     pub(super) fn deadline_of_several(&self) -> Deadline {
         self.loaded.deadline_of_calls(1)
     }
 
-    /// Returns the deadline of this many rows that are separate calls: that of as many calls, up to a maximum.
+    /// Returns the deadline of this many rows that are separate calls: as much time as that many calls have, up to a maximum.
     pub(super) fn deadline_of_rows(&self, rows: usize) -> Deadline {
         self.loaded.deadline_of_calls(rows.clamp(1, MOST_CALLS_TIME) as u32)
     }
@@ -293,12 +294,12 @@ impl Plugin {
         self.loaded.is_over(deadline)
     }
 
-    /// Returns the memory of the instances that are not being called, with their cells, in bytes.
+    /// Returns the memory of the instances that are not being called, including their cells, in bytes.
     pub(super) fn memory_of_idle(&self) -> usize {
         self.idle.iter().map(|running| running.share().used()).sum()
     }
 
-    /// Limits what its instances take together, as far as this holds them, to so many bytes.
+    /// Limits the memory of the instances in this pool together, in bytes.
     pub(super) fn limit_total(&mut self, bytes: usize) {
         self.total = bytes;
     }
@@ -308,8 +309,8 @@ impl Plugin {
         self.loaded.threads().min(self.loaded.room_for(self.memory_used()))
     }
 
-    /// Returns places for this many instances, the ready ones first. All have the same share of the memory that other instances leave;
-    /// those are dropped where it would not be enough.
+    /// Returns slots for this many instances, ready ones first. All get equal shares of the memory that other idle instances leave; those
+    /// are dropped if the shares would be too small.
     fn slots(&mut self, count: usize) -> Vec<InstanceSlot> {
         let ready: Vec<Option<PluginInstance>> = (0..count).map(|_| self.idle.pop()).collect();
         let total = self.total;
@@ -327,7 +328,7 @@ impl Plugin {
         ready.into_iter().map(slot).collect()
     }
 
-    /// Calls into an instance. One that trapped is dropped.
+    /// Calls an instance. An instance that trapped is dropped.
     pub(super) fn call<R>(
         &mut self,
         call: PluginCall,
@@ -336,7 +337,7 @@ impl Plugin {
         self.call_until(self.deadline(), call, f)
     }
 
-    /// Calls into an instance until a deadline, which includes creating the instance.
+    /// Calls an instance, with a deadline that covers creating the instance too.
     pub(super) fn call_until<R>(
         &mut self,
         deadline: Deadline,
@@ -353,13 +354,13 @@ impl Plugin {
         answer
     }
 
-    /// Makes a call that was just answered once more, if it is time to, for a plugin that says its answers depend on no earlier call.
-    /// Returns the answer of a new instance, which has to be the same; of a function's first call, that of the instance that answered
-    /// it, or nothing unless it `counts` at once. A call that fails says nothing, since it would fail in a resumed run too.
+    /// Repeats a call that was just answered, if it is due, to verify a plugin that declares itself stateless. Returns the answer of a new
+    /// instance, which must be identical. After a function's first call, it calls the instance that answered if `counts` is set, and
+    /// otherwise none. A failed call proves nothing, since it would fail in a resumed run too.
     ///
-    /// Plugins that ask servers or open cells are not compared: what they get may depend on the time that servers and cells take.
+    /// Plugins that send requests or open cells are not verified: their answers may depend on the time that servers and cells take.
     ///
-    /// This changes nothing for a plugin that keeps its word, so it need not be the same in a resumed run.
+    /// The repeated call has no effect on a plugin that really is stateless, so it need not happen at the same calls in a resumed run.
     pub(super) fn answer_again<R>(
         &mut self,
         call: PluginCall,
@@ -390,7 +391,7 @@ impl Plugin {
         self.loaded.ask_silently(slot, self.state.as_ref(), self.deadline(), call, f).1.ok()
     }
 
-    /// Returns the error of a plugin whose answer, to the same call, was another one than before; `what` says of what and how.
+    /// Returns the error for a plugin that answered the same call differently; `what` describes the difference.
     pub(super) fn not_stateless(&self, call: PluginCall, what: &str) -> Error {
         let detail = format!(
             "it declares stateless: true, but answers the same call differently after other calls: {what}. A resumed run would differ; \
@@ -399,11 +400,11 @@ impl Plugin {
         self.loaded.error(call, detail)
     }
 
-    /// Makes this many calls in parallel, each into its own instance. Returns the first error. All answers are held until the last one
-    /// is there, so `f` must return what is checked and bounded.
+    /// Makes this many calls in parallel, each to its own instance. Returns the first error. All answers are collected before any is
+    /// returned, so `f` must return checked and bounded values.
     ///
-    /// Whether a call gets memory must not depend on the calls beside it. So if an instance needed more than its share, all calls are
-    /// made again, each into a new instance, with no more at once than have all the memory that an instance may have.
+    /// Whether a call gets memory must not depend on the calls next to it. So if an instance needed more than its share, all calls are
+    /// repeated, each on a new instance, with only as many at once as can have the full memory of an instance.
     pub(super) fn call_side_by_side<R: Send>(
         &mut self,
         calls: usize,
@@ -448,9 +449,9 @@ impl Plugin {
         (answers.into_iter().collect(), !shares.iter().any(MemoryShare::was_too_small))
     }
 
-    /// Makes this many calls of a stateless plugin, each with a time limit of its own and all until a deadline, on some instances
-    /// in parallel. Returns the first error, after which no further call begins. Makes them again on fewer instances if one needed more
-    /// than its share of the memory, like [`Plugin::call_side_by_side`].
+    /// Makes this many calls of a stateless plugin, each with its own time limit and all until a deadline, on several instances in
+    /// parallel. Returns the first error, after which no further call begins. Repeats them on fewer instances if one needed more than its
+    /// share of the memory, like [`Plugin::call_side_by_side`].
     pub(super) fn call_apart<R: Send>(
         &mut self,
         calls: usize,
@@ -468,7 +469,7 @@ impl Plugin {
         self.call_in_turn(calls, slots, until, call, &f).0
     }
 
-    /// Makes calls on some instances in parallel. Also returns whether each instance's share of the memory was enough.
+    /// Makes calls on several instances in parallel. Also returns whether each instance's share of the memory was enough.
     fn call_in_turn<R: Send>(
         &mut self,
         calls: usize,
@@ -497,7 +498,7 @@ impl Plugin {
                 });
                 running = left;
                 if answer.is_err() {
-                    // Calls before this one have begun, so the first error is among theirs and this.
+                    // All calls before this one have begun, so the first error is among theirs and this one's.
                     next.store(calls, Ordering::Relaxed);
                 }
                 answers.push((i, answer));
@@ -513,7 +514,7 @@ impl Plugin {
 }
 
 impl LoadedPlugin {
-    /// Makes a call whose log lines are dropped, since another one had them.
+    /// Makes a call whose log lines are dropped, since an earlier call logged them.
     fn ask_silently<R>(
         &self,
         slot: InstanceSlot,
@@ -537,7 +538,7 @@ impl LoadedPlugin {
         (running, answer)
     }
 
-    /// Calls into a ready instance, or else a new one. Also returns the instance, unless the call broke it.
+    /// Calls a ready instance, or else a new one. Also returns the instance, unless the call broke it.
     pub(super) fn ask<R>(
         &self,
         slot: InstanceSlot,

@@ -1,7 +1,8 @@
-//! The plugin host: runs rewards and algorithms, which are WebAssembly components, in a sandbox.
+//! The plugin host: runs rewards, algorithms and environments, which are WebAssembly components, in a sandbox.
 //!
-//! Data is passed as flat slices; no tensor, file, clock or network reaches a plugin. The only exception are requests to servers
-//! that the user granted to a reward by name; the host makes them. Everything a plugin returns is checked before use.
+//! Data is passed as flat slices; a plugin has no access to tensors, files, the clock or the network. The exceptions are servers and
+//! folders that the user grants to a plugin by name. The host makes the requests to those servers. Everything a plugin returns is checked
+//! before use.
 
 mod adapters;
 pub mod algorithm;

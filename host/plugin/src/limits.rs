@@ -1,4 +1,4 @@
-//! Limits the memory of an instance, over all its memories and tables, and of all instances of a plugin.
+//! Limits on the memory of an instance, over all its memories and tables, and of all instances of a plugin.
 
 use super::census::{MOST_INSTANCES, MOST_MEMORIES, MOST_TABLES};
 use crate::config::PluginLimits;
@@ -9,7 +9,7 @@ use wasmtime::ResourceLimiter;
 /// Size of a table element, in bytes.
 const ELEMENT: usize = size_of::<usize>();
 
-/// What an instance was last denied: the likely cause of the trap that follows.
+/// The last request for memory that an instance was denied: the likely cause of the trap that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryRefusal {
     /// Memory beyond the limit of one instance.
@@ -20,15 +20,15 @@ pub(super) enum MemoryRefusal {
     Elements,
 }
 
-/// The memory that an instance may take together with its cells: its part of what all instances of the plugin may. It is set by the host
-/// before a call, so whether the instance gets memory depends on nothing that its neighbours do. Clones share the count.
+/// The memory that an instance and its cells may take together, out of the memory of all the plugin's instances. The host sets it before a
+/// call, so whether the instance gets memory does not depend on the other instances. Clones share the count.
 #[derive(Clone)]
 pub(super) struct MemoryShare(Arc<MemoryShareState>);
 
 struct MemoryShareState {
     used: AtomicUsize,
     most: AtomicUsize,
-    /// Whether something was refused that only this part had no room for.
+    /// Whether memory was refused only because of this share.
     refused: AtomicBool,
 }
 
@@ -41,7 +41,7 @@ impl MemoryShare {
         }))
     }
 
-    /// Sets the limit for the calls that follow. What is in use stays.
+    /// Sets the limit for the following calls. Memory in use stays.
     pub(super) fn set_most(&self, most: usize) {
         self.0.most.store(most, Ordering::Relaxed);
         self.0.refused.store(false, Ordering::Relaxed);
@@ -52,7 +52,7 @@ impl MemoryShare {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Returns whether memory was refused since the limit was set that a larger share would have had.
+    /// Returns whether memory was refused, since the limit was set, that a larger share would have allowed.
     pub(super) fn was_too_small(&self) -> bool {
         self.0.refused.load(Ordering::Relaxed)
     }
@@ -90,12 +90,12 @@ impl MemoryLimiter {
         self.used
     }
 
-    /// Returns what it and its cells may take together.
+    /// Returns the share of the instance and its cells.
     pub(super) fn share(&self) -> &MemoryShare {
         &self.share
     }
 
-    /// Counts memory that the instance takes besides its memories and tables. Returns whether it may.
+    /// Counts memory that the instance takes besides its memories and tables. Returns whether it fits.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
         self.grow(0, bytes)
     }
@@ -147,16 +147,16 @@ impl ResourceLimiter for MemoryLimiter {
     }
 }
 
-/// Handles to resources that an instance may hold: streams, pollables and its own.
+/// Maximum number of resource handles in an instance: streams, pollables and the plugin's own.
 pub(super) const MOST_HANDLES: usize = 100_000;
 
 /// Maximum host memory for the values of one call, in bytes.
 pub(super) const CARRIED: usize = 128 << 20;
 
-/// Host memory for the values of one of many calls side by side, at least, in bytes.
+/// Minimum host memory for the values of each of several parallel calls, in bytes.
 const LEAST_CARRIED: usize = 8 << 20;
 
-/// Returns the most host memory that the values of each of so many calls side by side may take, in bytes.
+/// Returns the maximum host memory for the values of each of this many parallel calls, in bytes.
 pub(super) fn carried_by_each(calls: usize) -> usize {
     (CARRIED / calls.max(1)).max(LEAST_CARRIED)
 }

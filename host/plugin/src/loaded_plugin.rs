@@ -1,5 +1,4 @@
-//! Takes a plugin from bytes to something that can be instantiated: compiles, checks and describes it, and validates its
-//! configuration.
+//! Takes a plugin from bytes to something that can be instantiated: compiles, checks and describes it, and validates its configuration.
 
 mod script;
 
@@ -36,29 +35,29 @@ use std::time::Duration;
 use wasmtime::component::{Component, Instance as Linked, InstancePre, Linker};
 use wasmtime::{Store, Trap};
 
-/// Lines of a plugin's output that an error message quotes.
+/// Number of lines of a plugin's output that an error message quotes.
 const LINES_SHOWN: usize = 6;
 
 /// A plugin's description of itself.
 #[derive(Clone, Debug)]
 pub struct PluginInfo {
-    /// Its name.
+    /// Name that the plugin gives itself.
     pub name: String,
-    /// Its version.
+    /// Version that the plugin gives itself.
     pub version: String,
-    /// One line that says what it does.
+    /// One-line description.
     pub description: String,
-    /// JSON Schema of its configuration.
+    /// JSON Schema of the configuration.
     pub config_schema: String,
-    /// Its hints to the host in that schema.
+    /// Hints to the host in that schema.
     pub hints: Hints,
-    /// Columns it asks for, given its configuration.
+    /// Columns that the plugin needs with its configuration.
     pub needs: NeededInputs,
     /// Whether each answer is independent of earlier calls and other rows.
     pub stateless: bool,
 }
 
-/// A plugin without its instances, which share it.
+/// The part of a plugin that its instances share.
 pub(super) struct LoadedPlugin {
     pub name: String,
     pub hash: String,
@@ -66,37 +65,37 @@ pub(super) struct LoadedPlugin {
     pub seed: u64,
     pub config: Map<String, Value>,
     pub info: PluginInfo,
-    /// What it exports.
+    /// Interfaces that the component exports.
     pub exports: Exports,
-    /// The role that it was loaded in.
+    /// Role that the plugin was loaded in.
     role: Role,
     maker: InstanceFactory,
     engine: PluginEngine,
-    /// Whether a run continues without it if it hangs.
+    /// Whether a run continues without the plugin if it hangs.
     pub in_background: AtomicBool,
-    /// Sends its requests.
+    /// Client for the plugin's requests.
     pub http_client: Option<Arc<PluginHttpClient>>,
 }
 
-/// How instances are made.
+/// Creates instances.
 struct InstanceFactory {
     pre: InstancePre<Sandbox>,
-    /// What each instance takes besides memories and tables, in bytes.
+    /// Memory of each instance besides its memories and tables, in bytes.
     fixed: usize,
-    /// How cells are created, if it opens any.
+    /// Creates cells, if the plugin opens any.
     walls: Option<Arc<CellFactory>>,
-    /// What they may read.
+    /// Folders that instances may read.
     folders: Option<Arc<Folders>>,
-    /// What they run, if they are interpreters.
+    /// Script that instances run, if they are interpreters.
     script: Option<LoadedScript>,
 }
 
-/// A script that a plugin is.
+/// A script that is loaded as a plugin.
 struct LoadedScript {
     script: Script,
-    /// What its modules were compiled to; none if they are few.
+    /// Bytecode of the script's modules; `None` if it has few.
     bytecode: Option<Bytecode>,
-    /// The settings that its instances are configured with, if the plugin's configuration has another one's too.
+    /// Settings that instances are configured with, if the plugin's configuration also has those of a base.
     own_config: Option<Map<String, Value>>,
 }
 
@@ -105,11 +104,11 @@ struct LoadedScript {
 pub(super) struct PluginCall {
     pub function: &'static str,
     pub step: Option<u64>,
-    /// Within which an environment's requests have the same answers, and whether it is the last attempt.
+    /// For an environment: the scope in which requests have the same answers, and whether this is the last attempt.
     pub episodes: Option<(u64, bool)>,
 }
 
-/// Longest configuration schema, in bytes.
+/// Maximum length of a configuration schema, in bytes.
 const LONGEST_SCHEMA: usize = 256 << 10;
 
 impl PluginCall {
@@ -117,13 +116,13 @@ impl PluginCall {
         Self { function, step: None, episodes: None }
     }
 
-    /// A call about episodes, whose answers are recorded within a `scope`; a failure of the `last` attempt is recorded too, since it is
-    /// what becomes of the episode.
+    /// Creates a call about episodes, whose servers' answers are recorded within a `scope`. A failure of the `last` attempt is recorded
+    /// too, since it decides the episode.
     pub(super) fn with_episodes(function: &'static str, scope: u64, last: bool) -> Self {
         Self { episodes: Some((scope, last)), ..Self::new(function) }
     }
 
-    /// Returns the step and the scope of its requests, if it may send any.
+    /// Returns the step and the scope of the call's requests, if it may send any.
     fn asks(self) -> Option<(u64, u64)> {
         match self.episodes {
             Some((scope, _)) => Some((scope, scope)),
@@ -136,14 +135,14 @@ impl PluginCall {
     }
 }
 
-/// Returns a number by which the seeds of a run's plugins differ.
+/// Returns a number derived from the name, by which the seeds of a run's plugins differ.
 fn of_its_own(name: &str) -> u64 {
     Sha256::digest(name).iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 impl LoadedPlugin {
-    /// Compiles the plugin, checks it against the role, describes it, validates the configuration and configures it. Then
-    /// describes it again, since what a plugin needs may depend on its configuration. Also returns the instance used.
+    /// Compiles the plugin, checks it against the role, describes it, validates the configuration and configures it. Then describes it
+    /// again, since a plugin's needs may depend on its configuration. Also returns the instance used.
     pub(super) fn load(
         engine: &PluginEngine,
         source: &PluginSource,
@@ -155,11 +154,11 @@ impl LoadedPlugin {
         let (mut this, plain) = Self::load_with_instance(engine, source, role, limits, seed)?;
         this.config = schema::resolve(source.name(), &this.info.config_schema, config)?;
         let deadline = this.deadline();
-        // An interpreter that has described a script has run its top level, which may take long, and is configured without running it again.
+        // Describing a script has run its top level, which may take long, so the same interpreter is configured without running it again.
         let mut running = match this.is_script() {
             true => this.configure_instance(plain, None, deadline)?,
             false => {
-                // Before the other takes memory.
+                // Frees the memory before the other instance is created.
                 drop(plain);
                 this.start(None, &this.whole_share(), deadline)?
             }
@@ -172,7 +171,7 @@ impl LoadedPlugin {
         Ok((this, running))
     }
 
-    /// Compiles it, checks it against the role, and has it describe itself without a configuration.
+    /// Compiles the plugin, checks it against the role, and has it describe itself without a configuration.
     pub(super) fn load_unconfigured(
         engine: &PluginEngine,
         source: &PluginSource,
@@ -183,7 +182,8 @@ impl LoadedPlugin {
         Ok(Self::load_with_instance(engine, source, role, limits, seed)?.0)
     }
 
-    /// Has it describe itself like [`load_unconfigured`](Self::load_unconfigured). Also returns the instance, which is not configured.
+    /// Loads and describes a plugin like [`load_unconfigured`](Self::load_unconfigured). Also returns the instance, which is not
+    /// configured.
     fn load_with_instance(
         engine: &PluginEngine,
         source: &PluginSource,
@@ -201,7 +201,7 @@ impl LoadedPlugin {
         Ok((this, plain))
     }
 
-    /// Compiles it and checks it against the role. Also returns why no instance could be made on trial, if so.
+    /// Compiles a plugin and checks it against the role. Also returns why the trial instance could not be created, if it failed.
     fn compile(
         engine: &PluginEngine,
         source: &PluginSource,
@@ -226,7 +226,7 @@ impl LoadedPlugin {
         let at = (engine.clock.clone(), engine.logged.clone());
         let walls =
             exports.answer().map(|answer| Arc::new(CellFactory::new((pre.clone(), answer), at, name, limits, fixed, seed)));
-        // An algorithm may be called like a reward.
+        // An algorithm may have the same name as a reward.
         let may_read = matches!(role, Role::Reward | Role::Environment);
         let folders = engine.folders.get(name).filter(|_| may_read).cloned();
         let script = source.script().cloned().zip(source.interpreter());
@@ -266,7 +266,7 @@ impl LoadedPlugin {
         self.engine.clock.after(self.limits.call_timeout())
     }
 
-    /// Returns the deadline of a call that starts now, with the time of servers, and has at most so many ticks of the clock.
+    /// Returns the deadline of a call that starts now, including the servers' time, at most this many ticks from now.
     pub(super) fn deadline_within(&self, ticks: u64) -> Deadline {
         self.deadline_of_calls(1).min(self.engine.clock.in_ticks(ticks))
     }
@@ -281,12 +281,12 @@ impl LoadedPlugin {
         self.http_client.as_ref().map_or(Duration::ZERO, |asker| asker.grants().http.call_timeout())
     }
 
-    /// Returns the deadline of calls that start now and together have the time of this many.
+    /// Returns the deadline of calls that start now and together have the time of `count` calls.
     pub(super) fn deadline_of_calls(&self, count: u32) -> Deadline {
         self.engine.clock.after(self.limits.call_timeout().saturating_mul(count).saturating_add(self.time_of_servers()))
     }
 
-    /// Records the answers of a call, unless it was only a background trial.
+    /// Records the servers' answers of a call, unless it was only a background trial.
     pub(super) fn commit_answers(&self, call: PluginCall, running: &mut PluginInstance, succeeded: bool) -> Result<()> {
         let entries = running.store.data_mut().request_channel.as_mut().map(RequestChannel::take_entries).unwrap_or_default();
         match &self.http_client {
@@ -302,22 +302,22 @@ impl LoadedPlugin {
         self.engine.clock.until(deadline) == 0
     }
 
-    /// Returns how many instances of this size, each with a cell, fit into the plugin's total memory.
+    /// Returns how many instances of this size, each with its cells, fit into the plugin's total memory.
     pub(super) fn room_for(&self, bytes: usize) -> usize {
         (self.limits.total_memory() / bytes.saturating_add(self.memory_of_cells()).max(1)).max(1)
     }
 
-    /// Returns the memory that an instance's cells may take, as far as it has opened any, in bytes.
+    /// Returns the memory that an instance's cells may take, in bytes; 0 if no cell has been opened yet.
     fn memory_of_cells(&self) -> usize {
         self.maker.walls.as_ref().map_or(0, |walls| walls.size())
     }
 
-    /// Returns whether it opens cells.
+    /// Returns whether the plugin opens cells.
     pub(super) fn opens_cells(&self) -> bool {
         self.maker.walls.is_some()
     }
 
-    /// Returns the most memory that an instance can use with its cells, in bytes.
+    /// Returns the most memory that an instance and its cells can use, in bytes.
     pub(super) fn most_useful(&self) -> usize {
         match self.maker.walls {
             Some(_) => self.limits.total_memory(),
@@ -325,7 +325,7 @@ impl LoadedPlugin {
         }
     }
 
-    /// Returns the share of an instance that is the only one.
+    /// Returns the memory share of an instance that is the only one.
     pub(super) fn whole_share(&self) -> MemoryShare {
         MemoryShare::new(self.limits.total_memory())
     }
@@ -335,7 +335,7 @@ impl LoadedPlugin {
         self.engine.threads
     }
 
-    /// Checks the metrics that it reported in a role.
+    /// Checks the metrics that the plugin reported.
     pub(super) fn checked_metrics(&self, metrics: MetricOrigin, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
         let in_run = !self.in_background.load(Ordering::Relaxed);
         self.engine.names.checked(&Reporter { plugin: &self.name, metrics, in_run }, given)
@@ -391,12 +391,12 @@ impl LoadedPlugin {
         Ok(PluginInstance { store, linked })
     }
 
-    /// Creates a configured instance that starts with a state and may take a share of the memory.
+    /// Creates a configured instance that starts with a state and takes memory from `share`.
     pub(super) fn start(&self, state: Option<&PluginState>, share: &MemoryShare, deadline: Deadline) -> Result<PluginInstance> {
         self.configure_instance(self.instantiate(share, deadline, false)?, state, deadline)
     }
 
-    /// Like [`LoadedPlugin::start`], without the lines that it logs, since another instance has logged them.
+    /// Creates an instance like [`LoadedPlugin::start`], but drops its log lines, since another instance has logged them.
     pub(super) fn start_silently(
         &self,
         state: Option<&PluginState>,
@@ -451,7 +451,7 @@ impl LoadedPlugin {
         if let Some(cells) = &mut store.data_mut().cells {
             cells.until(deadline);
         }
-        // One more, because part of the first tick has already passed.
+        // One tick more, because part of the first has already passed.
         store.set_epoch_deadline(self.engine.clock.until(deadline) + 1);
         if let Some(line) = &mut store.data_mut().request_channel {
             line.begin(deadline, call.asks());
@@ -465,7 +465,7 @@ impl LoadedPlugin {
         answer.map_err(|e| self.explain(store, call, &e))
     }
 
-    /// Returns an error of a call, naming the plugin.
+    /// Returns a call's error, which names the plugin.
     pub(super) fn error(&self, call: PluginCall, detail: String) -> Error {
         Error::Call { name: self.name.clone(), function: call.function, step: call.step, detail }
     }
@@ -480,7 +480,7 @@ impl LoadedPlugin {
     }
 }
 
-/// Says what an instance was refused.
+/// Describes the memory that an instance was refused.
 fn too_much_memory(limits: &PluginLimits, refused: MemoryRefusal) -> String {
     let PluginLimits { memory_mb, total_memory_mb, table_elements, .. } = limits;
     match refused {
@@ -507,7 +507,7 @@ pub(super) fn cause(limits: &PluginLimits, sandbox: &Sandbox, error: &wasmtime::
     }
 }
 
-/// Adds the last output of an instance to the detail of its error.
+/// Appends the last output of an instance to the detail of its error.
 pub(super) fn with_output(mut detail: String, sandbox: &mut Sandbox) -> String {
     let printed = sandbox.printed();
     let lines: Vec<&str> = printed.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("note: ")).collect();
@@ -518,7 +518,7 @@ pub(super) fn with_output(mut detail: String, sandbox: &mut Sandbox) -> String {
     detail
 }
 
-/// Returns the sender of requests for a plugin that imports `http`.
+/// Returns the request client for a plugin that imports `http`.
 fn asker_for(engine: &PluginEngine, name: &str, role: Role, component: &Component) -> Result<Option<Arc<PluginHttpClient>>> {
     let Some(interface) = world::imported(component, &engine.wasmtime, &requests::INTERFACES) else { return Ok(None) };
     match engine.http_clients.get(name) {
@@ -532,7 +532,7 @@ fn asker_for(engine: &PluginEngine, name: &str, role: Role, component: &Componen
     }
 }
 
-/// Connects what a component imports, which may be requests too, to the host.
+/// Links a component's imports, including requests, to the host.
 pub(super) fn linked(
     linker: &Linker<Sandbox>,
     component: &Component,

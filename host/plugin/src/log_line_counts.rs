@@ -1,9 +1,9 @@
-//! How much a plugin has logged.
+//! Limits how much a plugin logs in a run.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How many lines each plugin of a run has logged. Clones share the count.
+/// Number of lines that each plugin of a run has logged. Clones share the counts.
 #[derive(Clone, Default)]
 pub(super) struct LogLineCounts(pub(super) Arc<Mutex<BTreeMap<String, u64>>>);
 
@@ -20,13 +20,13 @@ impl LogLineCounts {
     }
 }
 
-/// Lines that a plugin may log in a run, over all its versions and instances.
+/// Maximum number of lines that a plugin may log in a run, over all its versions and instances.
 pub(super) const LINES_OF_A_RUN: u64 = 10_000;
 
 /// Bytes of a log line that count as one line; longer lines count as several.
 const LINE: usize = 256;
 
-/// Where a line falls relative to a plugin's limit for the run.
+/// The position of a line relative to a plugin's limit for the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Allowance {
     Within,

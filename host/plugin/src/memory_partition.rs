@@ -1,30 +1,31 @@
-//! How the memory of an environment's instances is divided.
+//! Divides the memory of an environment's instances.
 
 use crate::config::PluginLimits;
 
-/// Instances of an environment that asks servers. Their waits cost no processor, and one that asks for each episode in turn is that
-/// much faster.
+/// Number of instances of an environment that sends requests. Waiting costs no processor time, and an environment that sends its episodes'
+/// requests one after the other is that much faster.
 pub(super) const WAITING: usize = 64;
 
-/// Memory of an instance and its cells, in bytes, for which there is room at least, with twice what the one has that was loaded.
+/// Minimum share of an instance and its cells, in bytes. A share is also at least twice the memory of the first instance.
 pub(super) const LEAST_SHARE: usize = 16 << 20;
 
-/// Into how many parts the memory of all instances is divided: where they open cells, and where they neither do nor ask servers.
+/// Number of parts that the memory of all instances is divided into: for environments that open cells, and for those that neither open
+/// cells nor send requests.
 const PARTS_WITH_CELLS: usize = 4;
 const PARTS: usize = 16;
 
-/// How the memory of all instances is divided. It depends on the limits and on the plugin as it was loaded, and on nothing that happens in
-/// a run: otherwise a call could fail for memory in a run and succeed when that run is resumed.
+/// The division of the memory of all instances. It depends only on the limits and on the plugin as loaded, not on anything that happens in
+/// a run: otherwise a call could run out of memory in a run and succeed when that run is resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemoryPartition {
-    /// What an instance that plays episodes may take with its cells, in bytes.
+    /// Memory that an instance that plays episodes may take, including its cells, in bytes.
     pub share: usize,
-    /// How many of them there is room for.
+    /// Number of such instances that fit.
     pub instances: usize,
 }
 
 impl MemoryPartition {
-    /// Divides the memory of a plugin whose first instance took so many bytes when it was loaded. That one stays, and may take `kept`.
+    /// Divides the memory of a plugin whose first instance took `loaded` bytes. That instance stays, and may take `kept` bytes.
     pub(super) fn new(limits: &PluginLimits, (loaded, kept): (usize, usize), asks: bool, opens_cells: bool) -> Self {
         let left = limits.total_memory().saturating_sub(kept);
         let parts = match (opens_cells, asks) {
@@ -32,7 +33,7 @@ impl MemoryPartition {
             (false, true) => WAITING,
             (false, false) => PARTS,
         };
-        // More than this is of no use.
+        // An instance can't use more than this.
         let own = limits.memory().saturating_mul(if opens_cells { 2 } else { 1 });
         let share = (limits.total_memory() / parts).max(LEAST_SHARE).max(loaded.saturating_mul(2)).min(own).min(left);
         Self { share, instances: (left / share.max(1)).max(1) }

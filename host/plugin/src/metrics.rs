@@ -1,20 +1,20 @@
-//! Checks the metrics that plugins report and their names.
+//! Checks the names and values of metrics that plugins report.
 
 use super::Metric;
 use crate::config::{is_shown, printable};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most distinct metrics that a plugin may report in a run.
+/// Maximum number of distinct metrics that a plugin may report in a run.
 const MOST_NAMES: usize = 256;
 
-/// Most metrics in one answer, in which a name may be repeated.
+/// Maximum number of metrics in one answer, which may repeat names.
 const MOST_METRICS: usize = 1024;
 
-/// Longest metric name, in bytes.
+/// Maximum length of a metric name, in bytes.
 const LONGEST_NAME: usize = 128;
 
-/// Largest value, positive or negative, and largest weight. Sums of as many products of the two as any run has stay finite.
+/// Maximum magnitude of a value, and maximum weight. Sums of their products stay finite for as many products as any run has.
 pub(super) const LARGEST: f64 = 1e100;
 
 /// Names of the run's own metrics, besides those with the prefixes and suffixes below.
@@ -43,8 +43,8 @@ const RESERVED: [&str; 19] = [
 const RESERVED_PREFIXES: [&str; 10] =
     ["eval_", "time/", "perf/", "plugins/", "completions/", "episodes/", "filter_groups/", "skip_groups/", "pass@", "maj@"];
 
-/// Names that algorithms may report, as TRL's do, and that the terminal, the report and the diagnosis read to say more. To rewards and
-/// environments they are reserved: their numbers would be taken for the algorithm's.
+/// Names that algorithms may report, as TRL's do. The terminal, the report and the diagnosis read them. They are reserved for algorithms,
+/// since a reward's or environment's numbers would be mistaken for the algorithm's.
 const OF_ALGORITHMS: [&str; 9] = [
     "episode",
     "reward",
@@ -57,21 +57,20 @@ const OF_ALGORITHMS: [&str; 9] = [
     "ppo_clip_ratio",
 ];
 
-/// How the names of metrics of a reward's scores end.
+/// Suffixes of the metrics of a reward's scores.
 const OF_SCORES: [&str; 6] = ["/mean", "/std", "/stderr", "/varies", "/alone", "/share"];
 
-/// Families of such names.
+/// Prefixes of further names that only algorithms may report.
 const OF_ALGORITHMS_PREFIXES: [&str; 9] =
     ["rewards/", "objective/", "policy/", "val/", "loss/", "logps/", "logits/", "clip_ratio/", "kl/"];
 
-/// Names that the host reports for pairs and labelled completions, and an algorithm for completions one by one may itself.
+/// A name that the host reports for pairs and labelled completions. An algorithm for single completions may report it itself.
 const ENTROPY: &str = "entropy";
 
-/// A family of names that the host reports for completions one by one, and an algorithm may itself: TRL's corrections of sampling
-/// do.
+/// A prefix of names that the host reports for single completions. An algorithm may report such names too: TRL's sampling corrections do.
 const SAMPLING: &str = "sampling/";
 
-/// Which plugin of a process reports which metric. Clones share this.
+/// Maps each metric to the plugin that reports it. Clones share this map.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MetricOwners(Arc<Mutex<BTreeMap<String, String>>>);
 
@@ -81,8 +80,8 @@ impl MetricOwners {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    /// Rejects metrics that can't be averaged, have a name of the run's or of another plugin's, or are too many to read. Keeps the names if
-    /// the plugin is `in_run`: those of a version that is only tried are no one's.
+    /// Rejects metrics that can't be averaged, have a name of the run's own or of another plugin's, or are too many. Records the names if
+    /// the plugin is `in_run`; a version that is only on trial reserves none.
     pub(super) fn checked(&self, reporter: &Reporter<'_>, given: Vec<Metric>) -> Result<Vec<Metric>, String> {
         let Reporter { plugin, metrics: of, in_run } = *reporter;
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,7 +94,7 @@ impl MetricOwners {
                      inside, not {shown:?}"
                 ));
             }
-            // Neither holds for NaN.
+            // Both comparisons are false for NaN.
             if !(value.abs() <= LARGEST && (0.0..=LARGEST).contains(weight)) {
                 // `{}` would write 1e300 with all its zeros.
                 return Err(format!(
@@ -127,7 +126,7 @@ impl MetricOwners {
             return Err(format!("reports metric {:?}, which exceeds the limit of {MOST_NAMES} metrics per plugin", new[0]));
         }
         if given.len() > MOST_METRICS {
-            // The answers of many calls are held until the last one is there.
+            // Answers of many calls are collected before they are used, so each must be small.
             return Err(format!("returned {} metrics in one answer; the limit is {MOST_METRICS}", given.len()));
         }
         if in_run {
@@ -137,27 +136,27 @@ impl MetricOwners {
     }
 }
 
-/// Whose metrics they are, which says what names they may have.
+/// The kind of plugin that reports metrics, which determines the allowed names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricOrigin {
-    /// Those of a reward or an environment.
+    /// A reward or an environment.
     Scores,
-    /// Those of an algorithm for pairs or labelled completions, whose entropies the host reports.
+    /// An algorithm for pairs or labelled completions, whose entropies the host reports.
     Pairs,
-    /// Those of an algorithm for completions one by one.
+    /// An algorithm for single completions.
     Completions,
 }
 
-/// Who reports metrics.
+/// The plugin that reports metrics.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reporter<'a> {
     pub plugin: &'a str,
     pub metrics: MetricOrigin,
-    /// Whether the run depends on it, which it does not on a version that is tried.
+    /// Whether the run depends on the plugin; false for a version on trial.
     pub in_run: bool,
 }
 
-/// Returns whether a plugin may not report a metric of this name among these.
+/// Returns whether a plugin of this kind may not report a metric of this name.
 pub fn is_reserved(name: &str, of: MetricOrigin) -> bool {
     // A reward's own scores, `rewards/NAME/mean`. `rewards/chosen` and the like belong to an algorithm.
     let suffixed = |rest: &str| OF_SCORES.iter().any(|suffix| rest.ends_with(suffix));
@@ -294,8 +293,8 @@ mod tests {
         names.checked(&reporter("b", MetricOrigin::Scores), vec![metric("0", 0.0, 0.0)]).unwrap();
     }
 
-    /// Returns the names of the host's metrics that a Rust source has as texts, with `x` for what is put into them, and the number of
-    /// metrics whose name is made elsewhere.
+    /// Returns the names of the host's metrics that occur as string literals in a Rust source, with `x` for inserted values, and the number
+    /// of metrics whose name is made elsewhere.
     fn named_in(source: &str) -> (Vec<String>, usize) {
         let code = source.split("#[cfg(test)]").next().unwrap();
         let (mut found, mut unnamed) = (Vec::new(), 0);
@@ -330,7 +329,7 @@ mod tests {
         let (mut files, train) = (Vec::new(), Path::new(env!("CARGO_MANIFEST_DIR")).join("../train/src"));
         sources(&train, &mut files);
         let mut names = Vec::new();
-        // Names that are made elsewhere than the metric. The names of an evaluation's are those of a step.
+        // Names that are made elsewhere than the metric. An evaluation's names are those of a step.
         let made = [
             (
                 "learner/training_state.rs",

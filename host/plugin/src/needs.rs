@@ -1,4 +1,4 @@
-//! What a plugin reads, by name.
+//! The inputs that a plugin reads, by name.
 
 use super::Role;
 use super::columns;
@@ -6,7 +6,7 @@ use super::error::LONGEST_TEXT;
 use crate::config::{did_you_mean, printable};
 use std::collections::BTreeSet;
 
-/// The inputs that a plugin reads, by name; see [`columns`]. The host computes and sends only these.
+/// The names of the inputs that a plugin reads; see [`columns`]. The host computes and sends only these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NeededInputs(BTreeSet<String>);
 
@@ -27,23 +27,23 @@ impl NeededInputs {
         self.0.iter().map(String::as_str)
     }
 
-    /// Returns the needs without an input.
+    /// Returns the needs without the input of this name.
     #[must_use]
     pub fn without(&self, name: &str) -> Self {
         self.names().filter(|own| *own != name).collect()
     }
 
-    /// Returns the name of the divergence from the teacher that it reads, and which it is, from 0 to 1.
+    /// Returns the name and the value, from 0 to 1, of the teacher divergence that the plugin reads.
     pub fn divergence(&self) -> Option<(&str, f64)> {
         self.names().find_map(|name| Some((name, columns::divergence_of(name)?)))
     }
 
-    /// Returns whether it reads what a teacher predicts.
+    /// Returns whether the plugin reads the teacher's predictions.
     pub fn has_teacher(&self) -> bool {
         self.has(columns::TEACHER_LOGP) || self.divergence().is_some()
     }
 
-    /// Checks the names of a plugin in this role; an algorithm also reads its own `estimates`. The error is a sentence about the plugin.
+    /// Checks the names for a plugin in this role; an algorithm also reads its own `estimates`. The error is a sentence about the plugin.
     pub(super) fn check(&self, role: Role, estimates: &[String]) -> Result<(), String> {
         let known: Vec<&str> = match role {
             Role::Reward | Role::Environment => columns::REWARD_INPUTS.to_vec(),
@@ -76,7 +76,7 @@ impl NeededInputs {
 }
 
 impl NeededInputs {
-    /// Refuses several divergences, each of which would take as long as the first.
+    /// Rejects several divergences, since each would take as long as the first.
     fn check_divergence(&self) -> Result<(), String> {
         let all: Vec<&str> = self.names().filter(|name| columns::divergence_of(name).is_some()).collect();
         match all[..] {

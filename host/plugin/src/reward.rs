@@ -1,4 +1,4 @@
-//! Reward plugins: take a generation batch and return a score, or none, per completion.
+//! Reward plugins: take a batch of completions and return a score, or none, for each.
 
 use super::deadline::Deadline;
 use super::engine::PluginEngine;
@@ -26,11 +26,12 @@ pub use super::contract::reward::Column;
 /// Completions as reward plugins see them; see `wit/rlhost-plugin.wit`.
 pub use super::contract::reward::Batch as RewardBatch;
 
-/// Name of the column that has prompts as messages, where they are conversations. Scripts see it, since functions written for TRL get
-/// prompts like that; other plugins get the prompts' text.
+/// Name of the column with conversational prompts as messages. Scripts see it, since functions written for TRL get such prompts; other
+/// plugins get the prompts' text.
 const CONVERSATION: &str = "prompt";
 
-/// Returns the column of prompts as messages, if one is a conversation. Each is given by its messages, if it has some, and its text.
+/// Returns the column of prompts as messages, if any prompt is a conversation. Each prompt is given by its messages, if it has some, and
+/// its text.
 pub fn conversations<'a, Messages: Serialize + 'a>(
     prompts: impl Iterator<Item = (Option<&'a Messages>, &'a str)> + Clone,
 ) -> Option<Column> {
@@ -39,29 +40,29 @@ pub fn conversations<'a, Messages: Serialize + 'a>(
     Some(Column { name: CONVERSATION.to_owned(), values: prompts.map(|prompt| written(prompt).to_string()).collect() })
 }
 
-/// Fewest completions for which another instance is worth its cost.
+/// Minimum number of completions for which another instance is worth its cost.
 const ROWS_AN_INSTANCE: usize = 16;
 
-/// Largest score, positive or negative. With a weight as large as may be, sums, differences and squares over a group stay finite as f32.
+/// Maximum magnitude of a score. With the largest possible weight, sums, differences and squares over a group stay finite as f32.
 pub const LARGEST_SCORE: f32 = 1e12;
 
-/// Factor of the row number in seeds. The SDK adds it once per row, so a row's seed does not depend on how a batch was split.
+/// Multiplier of the row number in seeds. The SDK adds it once per row, so a row's seed does not depend on how a batch was split.
 const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// What a script logged beside a completion: values as JSON, by name.
+/// Values that a script logged for a completion: JSON, by name.
 pub type CompletionExtra = BTreeMap<String, String>;
 
-/// Most bytes that a call may log beside completions.
+/// Maximum size of the values that a call may log for completions, in bytes.
 const MOST_EXTRA: usize = 16 << 20;
 
-/// One score or none per completion, the plugin's own metrics, and what it logged beside completions.
+/// One score or none per completion, the plugin's own metrics, and values logged for the completions.
 #[derive(Clone, Debug, Default)]
 pub struct RewardScores {
     /// One entry per row.
     pub rewards: Vec<Option<f32>>,
     /// Metrics to log.
     pub metrics: Vec<Metric>,
-    /// One entry per row; empty if nothing was logged beside any.
+    /// One entry per row; empty if nothing was logged for any row.
     pub extra: Vec<CompletionExtra>,
 }
 
@@ -75,7 +76,7 @@ impl RewardScores {
     }
 }
 
-/// Appends what was logged beside `more` completions to that of the `before` earlier ones. Either may be empty, if nothing was logged.
+/// Appends the values logged for `more` completions to those of the `before` earlier ones. Either list may be empty, if nothing was logged.
 pub fn append_extra(extra: &mut Vec<CompletionExtra>, before: usize, part: Vec<CompletionExtra>, more: usize) {
     if !(extra.is_empty() && part.is_empty()) {
         extra.resize(before, CompletionExtra::new());
@@ -98,7 +99,7 @@ pub struct ScoringOutcome {
 /// A loaded reward.
 pub struct RewardPlugin {
     plugin: Plugin,
-    /// The rows that failed on their own when the last batch failed.
+    /// Rows that failed individually when the last batch failed.
     failed: Vec<usize>,
 }
 
@@ -116,16 +117,16 @@ impl DerefMut for RewardPlugin {
     }
 }
 
-/// Returns whether a number can be a score.
+/// Returns whether a number is a valid score.
 pub(super) fn is_score(number: f32) -> bool {
     (-LARGEST_SCORE..=LARGEST_SCORE).contains(&number)
 }
 
-/// An answer that was checked, or what is wrong with it.
+/// A checked answer, or what is wrong with it.
 type ScoreCheck = std::result::Result<RewardScores, String>;
 
-/// Rejects an answer of the wrong length, or with numbers that are not finite or too large to add up. `rows` are the rows that were
-/// sent, numbered as in the batch.
+/// Rejects an answer of the wrong length, or with numbers that are not finite or too large to add up. `rows` are the sent rows, numbered as
+/// in the batch.
 fn checked(loaded: &LoadedPlugin, (given, extra): RewardAnswer, rows: Range<usize>) -> ScoreCheck {
     let count = rows.len();
     if given.rewards.len() != rows.len() {
@@ -141,7 +142,7 @@ fn checked(loaded: &LoadedPlugin, (given, extra): RewardAnswer, rows: Range<usiz
     Ok(RewardScores { rewards: given.rewards, metrics, extra: extra_of_rows(extra, count)? })
 }
 
-/// Returns what was logged beside each of so many rows.
+/// Returns the values logged for each of `rows` rows.
 fn extra_of_rows(columns: Vec<ExtraColumn>, rows: usize) -> std::result::Result<Vec<CompletionExtra>, String> {
     let bytes: usize = columns.iter().flat_map(|column| &column.values).map(String::len).sum();
     if bytes > MOST_EXTRA {
@@ -158,7 +159,7 @@ fn extra_of_rows(columns: Vec<ExtraColumn>, rows: usize) -> std::result::Result<
     Ok(extra)
 }
 
-/// Scores as a plugin gives them, and what a script logged beside completions.
+/// Scores as a plugin returns them, and the values a script logged for completions.
 type RewardAnswer = (reward::Scores, Vec<ExtraColumn>);
 
 fn ask(loaded: &LoadedPlugin, batch: &RewardBatch, store: &mut Store<Sandbox>, linked: &Linked) -> CallResult<RewardAnswer> {
@@ -180,26 +181,26 @@ impl RewardPlugin {
         Ok(Self { plugin: Plugin::load(engine, source, Role::Reward, config, limits, seed)?, failed: Vec::new() })
     }
 
-    /// Returns the rows of the last batch that failed on their own, if that batch failed.
+    /// Returns the rows of the last batch that failed individually, if that batch failed.
     pub fn failed_rows(&self) -> &[usize] {
         &self.failed
     }
 
-    /// Returns whether a batch may be divided. One that asks servers gets it whole: its requests go out side by side anyway, and
-    /// equal ones get one answer.
+    /// Returns whether a batch may be split. A plugin that sends requests gets it whole: its requests run in parallel anyway, and equal
+    /// requests share one answer.
     pub fn is_divisible(&self) -> bool {
         self.info().stateless && self.http_client().is_none()
     }
 
-    /// Scores a batch. Sends only the columns that the plugin asks for. Returns one finite score, or none, for each row. The rows
-    /// of a stateless plugin are split among threads and scored in parallel.
+    /// Scores a batch. Sends only the columns that the plugin requests. Returns one finite score, or none, for each row. The rows of a
+    /// stateless plugin are split among threads and scored in parallel.
     pub fn score(&mut self, batch: &RewardBatch) -> Result<RewardScores> {
         let rows = 0..batch.prompt_of.len();
         let until = self.plugin.deadline_of_rows(rows.len());
         Ok(self.score_rows(batch, rows, until)?.0)
     }
 
-    /// Scores a batch, and compares what a stateless plugin says of its first rows with what it says when it is called again.
+    /// Scores a batch. For a stateless plugin, scores its first rows again and compares the answers.
     pub fn score_on_trial(&mut self, batch: &RewardBatch) -> Result<RewardScores> {
         let rows = 0..batch.prompt_of.len();
         let until = self.plugin.deadline_of_rows(rows.len());
@@ -208,7 +209,7 @@ impl RewardPlugin {
         Ok(scores)
     }
 
-    /// Scores rows; `until` is for rows that are a call each. Also returns the first rows that were one call.
+    /// Scores rows; `until` is the deadline for rows that are separate calls. Also returns the range of the first rows scored in one call.
     fn score_rows(&mut self, batch: &RewardBatch, rows: Range<usize>, until: Deadline) -> Result<(RewardScores, Range<usize>)> {
         if rows.is_empty() {
             return Ok((RewardScores::default(), rows));
@@ -224,7 +225,7 @@ impl RewardPlugin {
         Ok((scores, first))
     }
 
-    /// Compares the scores of the first rows, which were one call, with those that the plugin gives them now, if it is time to.
+    /// Repeats the call that scored the first rows, if it is due, and compares the scores.
     fn compare_again(&mut self, batch: &RewardBatch, rows: Range<usize>, scores: &RewardScores) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
@@ -265,7 +266,7 @@ impl RewardPlugin {
         self.joined(call, given)
     }
 
-    /// Scores rows in a call each.
+    /// Scores rows with a separate call for each.
     fn score_apart(&mut self, batch: &RewardBatch, rows: Range<usize>, until: Deadline) -> Result<RewardScores> {
         let call = PluginCall::with_step("score", batch.step);
         let sent: Vec<RewardBatch> = rows.clone().map(|row| self.columns(batch, row..row + 1)).collect();
@@ -277,11 +278,12 @@ impl RewardPlugin {
         self.joined(call, given)
     }
 
-    /// Scores some rows of a batch. If that fails, retries on new instances, then scores row by row, so that one bad row costs no
-    /// other.
+    /// Scores some rows of a batch. If that fails, retries on new instances, then scores row by row, so that one bad row does not cost the
+    /// others.
     ///
     /// # Errors
-    /// If the retry fails and `on_error` says to end the run; the error names the row. Or if a plugin that says it is stateless is not.
+    /// If the retry fails and `on_error` is set to end the run; the error names the row. Also if a plugin that declares itself stateless is
+    /// not.
     pub fn score_with_retries(
         &mut self,
         batch: &RewardBatch,
@@ -289,7 +291,7 @@ impl RewardPlugin {
         on_error: RewardErrorAction,
     ) -> Result<ScoringOutcome> {
         let state = self.plugin.snapshot()?;
-        // The retry has what the first attempt leaves, and what is scored row by row has as much once more.
+        // The retry has the time that the first attempt left over; scoring row by row has that much again.
         let until = self.plugin.deadline_of_rows(rows.len());
         let first = match self.score_rows(batch, rows.clone(), until) {
             Ok((scores, first)) => {
@@ -321,7 +323,7 @@ impl RewardPlugin {
         })
     }
 
-    /// Scores row by row, all within the time of one call, or of several if each row is a call of its own.
+    /// Scores row by row, all within the time of one call, or of several if each row is a separate call.
     fn row_by_row(&mut self, batch: &RewardBatch, rows: Range<usize>) -> (RewardScores, Vec<(usize, Error)>) {
         let deadline = match self.info().hints.isolated_rows {
             true => self.plugin.deadline_of_rows(rows.len()),
@@ -372,7 +374,7 @@ impl RewardPlugin {
         self.info().needs.has(columns::DATASET_COLUMNS) && (column.name != CONVERSATION || self.is_script())
     }
 
-    /// Returns what is sent for these rows: their prompts, and the columns that the plugin asks for.
+    /// Returns the batch to send for these rows: their prompts, and the columns that the plugin requests.
     fn columns(&self, batch: &RewardBatch, rows: Range<usize>) -> RewardBatch {
         let needs = &self.info().needs;
         let texts = |wanted: bool, texts: &[String]| if wanted { texts.to_vec() } else { vec![String::new(); texts.len()] };

@@ -15,12 +15,13 @@ use crate::config::{PluginLimits, printable};
 /// Lines that a plugin may log in one call.
 const LINES_OF_A_CALL: usize = 100;
 
-/// The cells that an instance has open. They are sandboxes of their own, of which this one knows only what its instance can do with them.
+/// The cells that an instance has open. They have sandboxes of their own; through this trait, the instance's sandbox knows only what the
+/// instance can do with them.
 pub(super) trait OpenCells: Send + Sync {
-    /// Sets the deadline of the call that begins. Its cells must answer somewhat earlier.
+    /// Sets the deadline of the call that begins. The cells must answer somewhat earlier.
     fn until(&mut self, deadline: Deadline);
 
-    /// Opens a cell, which may open cells if it `keeps` some, and returns its number.
+    /// Opens a cell, a keeper if `keeps` is set, and returns its number.
     fn open(&mut self, memory_mb: u32, keeps: bool) -> Result<u32, Failure>;
 
     /// Sends a message to a cell and returns the answer.
@@ -30,12 +31,12 @@ pub(super) trait OpenCells: Send + Sync {
     fn close(&mut self, number: u32);
 }
 
-/// What an instance can reach: a WASI without access to anything, the run's log, cells if the plugin opens them, and servers if it
-/// was granted some.
+/// Everything an instance can access: a WASI without access to anything, the run's log, cells if the plugin opens them, and granted
+/// servers.
 pub(super) struct Sandbox {
     wasi: Wasi,
     pub(super) ceiling: MemoryLimiter,
-    /// The cells that it has open; none in a cell that is no keeper.
+    /// Cells that the instance has open; `None` in a cell that is not a keeper.
     pub(super) cells: Option<Box<dyn OpenCells>>,
     /// Lines logged in this call. They are written after the call, since the log's reader may be slow.
     lines: Vec<(host::Level, String)>,
@@ -44,7 +45,7 @@ pub(super) struct Sandbox {
     pub(super) muted: bool,
     logged: LogLineCounts,
     name: String,
-    /// The way to granted servers.
+    /// Channel to granted servers.
     pub(super) request_channel: Option<RequestChannel>,
 }
 
@@ -70,7 +71,7 @@ impl Sandbox {
         &mut self.wasi
     }
 
-    /// Takes what it printed since the last call.
+    /// Takes the output printed since the last call.
     pub(super) fn printed(&mut self) -> String {
         self.wasi.printed()
     }

@@ -11,15 +11,15 @@ use crate::config::{did_you_mean, printable, switched};
 use jsonschema::{PatternOptions, Validator};
 use serde_json::{Map, Value};
 
-/// Most memory that a compiled regular expression may take, in bytes.
+/// Maximum memory of a compiled regular expression, in bytes.
 const LARGEST_PATTERN: usize = 1 << 20;
 
-/// Validates a configuration and fills in defaults. Returns it as the plugin receives it.
+/// Validates a configuration and fills in defaults. Returns the configuration that the plugin receives.
 pub fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> Result<Map<String, Value>> {
     let fail = |detail: String| Error::Config { name: name.to_owned(), detail: printable(&detail, LONGEST_TEXT) };
     let schema: Value = serde_json::from_str(schema).map_err(|e| fail(format!("its configuration schema is not JSON: {e}")))?;
     bounds::check(&schema).map_err(|e| fail(format!("its configuration schema {e}")))?;
-    // No engine that backtracks, and no formats, of which one is that of regular expressions.
+    // No backtracking engine, and no formats, since one of them is that of regular expressions.
     let patterns = PatternOptions::regex().size_limit(LARGEST_PATTERN).dfa_size_limit(LARGEST_PATTERN);
     let validator = jsonschema::options().with_pattern_options(patterns).should_validate_formats(false).build(&schema);
     let validator = validator.map_err(|e| fail(format!("its configuration schema is not a JSON Schema: {e}")))?;
@@ -49,7 +49,7 @@ pub fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> Result<M
     if let Some(error) = validator.iter_errors(&whole).next() {
         let at = error.instance_path().to_string();
         let key = at.trim_start_matches('/').replace('/', ".");
-        // For a choice, the validator only says that no variant matches.
+        // For a choice, the validator reports only that no variant matches.
         let mut choices = Vec::new();
         constants(&schema["properties"][key.split('.').next().unwrap_or_default()], &schema, &mut choices);
         let said = match (error.instance().as_ref(), choices.is_empty()) {
@@ -78,8 +78,8 @@ pub fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> Result<M
     }
 }
 
-/// Gives a text that its setting does not allow the meaning that it has in Python, if the setting allows that: a switch, a number, or
-/// none. TRL's commands and files are written so.
+/// Converts a text that is invalid for its setting as Python would read it, if the setting allows the result: a boolean, a number, or none.
+/// TRL's commands and files use such spellings.
 fn spell(key: &str, whole: &mut Value, validator: &Validator) {
     let path = format!("/{key}");
     let fits = |whole: &Value| validator.iter_errors(whole).all(|error| error.instance_path().to_string() != path);
@@ -99,12 +99,12 @@ fn spell(key: &str, whole: &mut Value, validator: &Validator) {
     }
 }
 
-/// Returns the other names of a property.
+/// Returns the aliases of a property.
 pub(super) fn aliases(property: &Value) -> impl Iterator<Item = &str> {
     property["aliases"].as_array().into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// Returns settings under their own names.
+/// Returns settings under their own names, with aliases resolved.
 fn named(properties: &Map<String, Value>, given: &Map<String, Value>) -> std::result::Result<Map<String, Value>, String> {
     let mut named = Map::new();
     for (key, value) in given {
@@ -129,7 +129,7 @@ fn without_nulls(value: &Value) -> Value {
     }
 }
 
-/// Bytes of a value that an error shows.
+/// Maximum number of bytes of a value that an error shows.
 const SHOWN: usize = 200;
 
 /// Returns whether a resumed run would read the value unchanged: TOML has no null and only signed 64-bit integers.
@@ -139,8 +139,8 @@ fn survives_toml(value: &Value) -> bool {
     read.is_some_and(|read| read["value"] == *value)
 }
 
-/// Returns the default of a property. One of single precision, which a schema has in double precision, gets back the digits it was
-/// written with: -0.1 rather than -0.10000000149011612.
+/// Returns the default of a property. A single-precision default appears in the schema in double precision; it is rounded back to the
+/// digits it was written with: -0.1 rather than -0.10000000149011612.
 pub(super) fn default_of(property: &Value) -> Option<Value> {
     let default = property.get("default")?;
     let single =
@@ -160,7 +160,7 @@ pub(super) fn beyond_defaults(schema: &str, config: &Map<String, Value>) -> Map<
     config.iter().filter(differs).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Collects the strings that a property may be, in any of a schema's spellings.
+/// Collects the strings that a property may be, in any of the forms that a schema can list them.
 pub(super) fn constants(property: &Value, schema: &Value, into: &mut Vec<String>) {
     into.extend(property["const"].as_str().map(str::to_owned));
     into.extend(property["enum"].as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)));

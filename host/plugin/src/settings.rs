@@ -1,4 +1,4 @@
-//! The settings of a plugin, as its configuration schema describes them.
+//! The settings of a plugin, as described by its configuration schema.
 
 use super::error::LONGEST_TEXT;
 use super::hints::Hints;
@@ -11,49 +11,49 @@ use serde_json::{Map, Value};
 /// A setting of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Its name.
+    /// Name of the setting.
     pub name: String,
-    /// What it means, its values if they are few, and its default.
+    /// Meaning of the setting, its values if they are few, and its default.
     pub help: String,
-    /// How many values it has.
+    /// Number of values that the setting takes.
     pub arity: SettingArity,
-    /// Its other names.
+    /// Aliases of the setting.
     pub aliases: Vec<String>,
-    /// Its values, if they are few; those that a shell would take for something else are left out.
+    /// Allowed values, if they are few. Values that a shell would interpret are left out.
     pub choices: Vec<String>,
 }
 
-/// How many values a setting has.
+/// The number of values that a setting takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingArity {
     /// True or false.
     Switch,
-    /// One.
+    /// One value.
     One,
-    /// A list.
+    /// A list of values.
     Several,
-    /// One, or a list.
+    /// One value, or a list.
     OneOrSeveral,
 }
 
-/// Returns the settings of a plugin, which is compiled and asked for its description within the limits.
+/// Returns the settings of a plugin. Compiles it and calls it for its description, within the limits.
 ///
 /// # Errors
-/// If it can't be loaded.
+/// If the plugin can't be loaded.
 pub fn settings_of(engine: &PluginEngine, source: &PluginSource, limits: &PluginLimits) -> Result<Vec<Setting>> {
     let schema = info_of(engine, source, limits)?.config_schema;
     Ok(settings_in(&serde_json::from_str(&schema).unwrap_or_default()))
 }
 
-/// Returns what a plugin tells the host besides its settings, in the same way.
+/// Returns a plugin's hints to the host. Compiles it and calls it for its description, within the limits.
 ///
 /// # Errors
-/// If it can't be loaded.
+/// If the plugin can't be loaded.
 pub fn hints_of(engine: &PluginEngine, source: &PluginSource, limits: &PluginLimits) -> Result<Hints> {
     Ok(info_of(engine, source, limits)?.hints)
 }
 
-/// Returns what a plugin says of itself without a configuration; a script that estimates advantages, together with its base.
+/// Returns a plugin's description of itself without a configuration; for a script that estimates advantages, together with its base.
 pub(super) fn info_of(engine: &PluginEngine, source: &PluginSource, limits: &PluginLimits) -> Result<PluginInfo> {
     let role = PluginOutline::read(engine, source, limits)?.role(source)?;
     if role == Role::Algorithm && source.script().is_some() {
@@ -62,9 +62,9 @@ pub(super) fn info_of(engine: &PluginEngine, source: &PluginSource, limits: &Plu
     Ok(LoadedPlugin::load_unconfigured(engine, source, role, limits, 0)?.info)
 }
 
-/// Reads the settings of a schema; names that no flag could have are left out.
+/// Reads the settings of a schema; leaves out those whose name can't be a flag.
 pub fn settings_in(schema: &Value) -> Vec<Setting> {
-    // An endless schema is refused when the plugin is loaded.
+    // A schema without an end is rejected when the plugin is loaded.
     if check(schema).is_err() {
         return Vec::new();
     }
@@ -74,7 +74,7 @@ pub fn settings_in(schema: &Value) -> Vec<Setting> {
     named.map(|(name, property)| Setting::from_property(name, property, schema)).collect()
 }
 
-/// Returns whether a flag could have this name.
+/// Returns whether a name can be a flag.
 fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_lowercase())
         && name.len() <= LONGEST_NAME
@@ -113,20 +113,20 @@ impl Setting {
     }
 }
 
-/// Returns whether a value means nothing but itself to a shell.
+/// Returns whether a shell takes a value literally.
 fn is_plain_word(value: &str) -> bool {
     !value.starts_with('-') && value.chars().all(|c| c.is_ascii_alphanumeric() || "_-.+".contains(c))
 }
 
-/// The text on one line.
+/// Joins the words of a text on one line.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Number of references and choices that are followed into each other.
+/// Maximum depth to which references and choices are followed.
 pub(super) const DEEPEST: usize = 8;
 
-/// Returns whether values of this JSON type are allowed, directly or by a choice.
+/// Returns whether values of this JSON type are allowed, directly or through a choice.
 pub(super) fn has_type(property: &Value, kind: &str, schema: &Value, depth: usize) -> bool {
     let own = match &property["type"] {
         Value::String(one) => one == kind,
@@ -136,7 +136,7 @@ pub(super) fn has_type(property: &Value, kind: &str, schema: &Value, depth: usiz
     own || depth > 0 && inner(property, schema).any(|inner| has_type(inner, kind, schema, depth - 1))
 }
 
-/// Returns what else describes a property's values: its choices, and the definition that it refers to.
+/// Returns the other descriptions of a property's values: its choices, and the definition that it refers to.
 pub(super) fn inner<'a>(property: &'a Value, schema: &'a Value) -> impl Iterator<Item = &'a Value> {
     let choices = ["oneOf", "anyOf", "allOf"].into_iter().flat_map(|key| property[key].as_array().into_iter().flatten());
     choices.chain(property["$ref"].as_str().and_then(|to| target(schema, to)))

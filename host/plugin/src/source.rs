@@ -14,13 +14,13 @@ pub struct PluginSource {
     name: String,
     bytes: Arc<Cow<'static, [u8]>>,
     hash: String,
-    /// What it holds if it is a script's.
+    /// Script that the plugin's file contains, if it is one.
     script: Option<Arc<EmbeddedScript>>,
 }
 
 impl PluginSource {
-    /// Opens a plugin. `location` is a path, that of a script with or without `:FUNCTION`, or the file name of a built-in plugin, with or
-    /// without `.wasm`. Logs which one was used if it could be either.
+    /// Opens a plugin. `location` is the path of a plugin, the path of a script with or without `:FUNCTION`, or the file name of a built-in
+    /// plugin with or without `.wasm`. If both a file and a built-in plugin match, logs which was used.
     ///
     /// # Errors
     /// If neither exists, or the path is not a file that could be a plugin.
@@ -28,7 +28,7 @@ impl PluginSource {
         Self::open_as(location, None)
     }
 
-    /// Opens a plugin for a `role`: only built-in plugins that would fit are suggested.
+    /// Opens a plugin for a `role`: errors suggest only built-in plugins of that role.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -52,7 +52,7 @@ impl PluginSource {
         Ok(Self::new(name, Cow::Owned(bytes)))
     }
 
-    /// Refuses a location where nothing is that could be a plugin, and says what may have been meant.
+    /// Rejects a location without a plugin, and suggests what may have been meant.
     fn check_is_there(location: &str, role: Option<Role>) -> Result<()> {
         if let Some(detail) = script::location_mistake(location) {
             return Err(Error::NotScript { name: location.to_owned(), detail });
@@ -66,7 +66,7 @@ impl PluginSource {
         Ok(())
     }
 
-    /// Opens the built-in algorithm of this name, whatever files there are; none if there is none.
+    /// Opens the built-in algorithm of this name, regardless of files. Returns `None` if there is none.
     pub(super) fn open_built_in_algorithm(name: &str) -> Option<Self> {
         let algorithm = embedded(name).filter(|(_, bytes)| PluginKind::from_bytes(bytes) == PluginKind::Algorithm);
         algorithm.map(|(name, bytes)| Self::from_built_in(name, bytes))
@@ -83,7 +83,7 @@ impl PluginSource {
         Self { name, bytes: Arc::new(bytes), hash, script }
     }
 
-    /// Returns the same plugin under another name.
+    /// Returns this plugin under another name.
     #[must_use]
     pub fn with_name(self, name: &str) -> Self {
         Self { name: name.to_owned(), ..self }
@@ -99,17 +99,17 @@ impl PluginSource {
         &self.bytes
     }
 
-    /// Returns the script that it is, if it is one.
+    /// Returns the plugin's script, if it is one.
     pub fn script(&self) -> Option<&Script> {
         self.script.as_ref().map(|found| &found.script)
     }
 
-    /// Returns the interpreter that the script brings along, if it does.
+    /// Returns the interpreter that the script includes, if any.
     pub fn own_interpreter(&self) -> Option<&[u8]> {
         self.script.as_ref()?.own_interpreter().map(|length| &self.bytes[..length])
     }
 
-    /// Returns the interpreter of the script that it is, compressed if it is this program's.
+    /// Returns the interpreter of the plugin's script; it is compressed if it is the built-in one.
     pub(super) fn interpreter(&self) -> Option<&[u8]> {
         let carried = || self.script().map(|script| script.language().compressed());
         self.own_interpreter().or_else(carried)
@@ -132,7 +132,7 @@ pub fn embedded_of(role: Role) -> impl Iterator<Item = &'static str> {
     EMBEDDED.iter().filter(move |(_, bytes)| PluginKind::from_bytes(bytes) == PluginKind::from_role(role)).map(|(name, _)| *name)
 }
 
-/// What users ask for by different flags.
+/// Kinds of plugins that users choose by different flags.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PluginKind {
     Reward,
@@ -149,7 +149,7 @@ impl PluginKind {
         }
     }
 
-    /// Returns the kind of a built-in plugin, by what it exports. Compiling it would take too long for a suggestion.
+    /// Returns the kind of a built-in plugin from its exports. Compiling it would take too long for a suggestion.
     fn from_bytes(bytes: &[u8]) -> Self {
         let sections = wasmparser::Parser::new(0).parse_all(bytes).filter_map(|payload| match payload {
             Ok(wasmparser::Payload::ComponentExportSection(exports)) => Some(exports),
@@ -169,16 +169,16 @@ impl PluginKind {
 }
 
 impl PluginSource {
-    /// Returns whether it is complete WebAssembly, as far as its sections tell: a file that is still being copied is not.
+    /// Returns whether the bytes are complete WebAssembly, as far as the sections show: a file that is still being copied is not.
     pub fn is_complete(&self) -> bool {
         wasmparser::Parser::new(0).parse_all(self.bytes()).all(|payload| payload.is_ok())
     }
 }
 
-/// Returns a script's plugin with the interpreter that runs it. Returns `None` if the plugin is no script, or has one.
+/// Returns a script's plugin including the interpreter that runs it. Returns `None` if the plugin is not a script or already includes one.
 ///
 /// # Errors
-/// If the interpreter that this program carries is damaged.
+/// If the built-in interpreter is damaged.
 pub fn self_contained(source: &PluginSource) -> Result<Option<Vec<u8>>> {
     let Some(script) = source.script().filter(|_| source.own_interpreter().is_none()) else { return Ok(None) };
     let interpreter = script.language().interpreter().map_err(|e| Error::Engine(format!("its interpreter is damaged: {e}")))?;

@@ -5,17 +5,17 @@ use std::sync::Arc;
 /// A plugin's exported state, to be restored in another instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginState {
-    /// The state.
+    /// Exported bytes.
     pub bytes: Arc<[u8]>,
     /// Name and version of the plugin that exported it.
     pub written_by: String,
 }
 
-/// What the state of two plugins begins with.
+/// Prefix of a joint state of two plugins.
 const JOINT: &[u8] = b"rlhost-joint-state\0";
 
 impl PluginState {
-    /// Returns the state of a plugin and of its base as one.
+    /// Joins the states of a plugin and of its base into one.
     pub(super) fn join(own: Option<Self>, of_base: Option<Self>) -> Option<Self> {
         let written_by = own.as_ref().or(of_base.as_ref())?.written_by.clone();
         let mut bytes = JOINT.to_vec();
@@ -26,7 +26,7 @@ impl PluginState {
         Some(Self { bytes: bytes.into(), written_by })
     }
 
-    /// Divides what [`join`](Self::join) made. The state of a single plugin is the base's if a plugin of that name wrote it.
+    /// Splits a state made by [`join`](Self::join). The state of a single plugin is the base's if a plugin of that name wrote it.
     pub(super) fn divide(self, base: &str) -> [Option<Self>; 2] {
         let parts = self.bytes.strip_prefix(JOINT).and_then(|mut rest| {
             let mut next = || {
@@ -43,13 +43,13 @@ impl PluginState {
     }
 }
 
-/// Writes bytes with their length, or that there are none.
+/// Appends optional bytes with their length.
 fn put(bytes: Option<&[u8]>, into: &mut Vec<u8>) {
     into.extend(bytes.map_or(u64::MAX, |bytes| bytes.len() as u64).to_le_bytes());
     into.extend_from_slice(bytes.unwrap_or_default());
 }
 
-/// Reads what [`put`] wrote.
+/// Reads optional bytes that [`put`] wrote.
 fn take<'a>(from: &mut &'a [u8]) -> Option<Option<&'a [u8]>> {
     let (length, rest) = from.split_first_chunk()?;
     *from = rest;
@@ -79,10 +79,10 @@ mod tests {
             assert_eq!(PluginState::join(one, other).unwrap().divide("grpo"), pair);
         }
         assert_eq!(PluginState::join(None, None), None);
-        // Of a run that had one of them alone.
+        // The state of a run that had only one of them.
         assert_eq!(base.clone().unwrap().divide("grpo"), [None, base]);
         assert_eq!(own.clone().unwrap().divide("grpo"), [own, None]);
-        // Cut off.
+        // A truncated state.
         let whole = PluginState::join(state(b"own", "mine"), state(b"other", "grpo 1")).unwrap();
         let cut = PluginState { bytes: whole.bytes[..whole.bytes.len() - 2].into(), ..whole };
         assert_eq!(cut.clone().divide("grpo"), [Some(cut), None]);

@@ -1,8 +1,8 @@
-//! Makes an instance of a compiled plugin in a separate process, whose memory the system limits. It stands behind the count in
-//! `census.rs`: what an instance takes passes wasmtime's limiter only as far as it is memories and tables.
+//! Creates an instance of a compiled plugin in a separate process, whose memory the system limits. This backs up the count in `census.rs`,
+//! since wasmtime's limiter sees only an instance's memories and tables.
 //!
-//! Like the process that compiles, it is this program again, started as `rlhost try-plugin`. It reads the compiled plugin from standard
-//! input. Other failures are reported when the plugin is loaded.
+//! Like the process that compiles, this process is the same program, started as `rlhost try-plugin`. It reads the compiled plugin from
+//! standard input. Other failures are reported when the plugin is loaded.
 
 use crate::config::PluginLimits;
 use std::ffi::OsString;
@@ -13,23 +13,23 @@ const COMMAND: &str = "try-plugin";
 /// Seconds of processor time for reading the code.
 const READING: u64 = 60;
 
-/// Another process's order to make an instance of a plugin in this one.
+/// A request from another process to create an instance of a plugin in this one.
 pub struct TrialOrder {
-    /// The plugin's limits.
+    /// Limits of the plugin.
     pub(super) limits: PluginLimits,
 }
 
 impl TrialOrder {
-    /// Whether this system limits what memory a process writes to, without what it only reserves.
+    /// Whether this system limits the memory that a process writes to, rather than what it reserves.
     pub(super) const IS_BOUNDED: bool = cfg!(target_os = "linux");
 
     /// Returns the arguments that [`TrialOrder::parse`] reads.
     pub(super) fn arguments(limits: &PluginLimits) -> [String; 2] {
-        // Nothing in it can't be written. Without its limits, an order is refused.
+        // Limits always serialize. Without limits, the trial is refused.
         [COMMAND.to_owned(), toml::to_string(limits).unwrap_or_default()]
     }
 
-    /// Parses the program's arguments (its name first). Returns `None` if they don't ask for a trial.
+    /// Parses the program's arguments (its name first). Returns `None` if they don't request a trial.
     #[must_use]
     pub fn parse(arguments: &[OsString]) -> Option<Self> {
         let [_, command, limits] = arguments else { return None };

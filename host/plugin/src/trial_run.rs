@@ -1,4 +1,4 @@
-//! Makes an instance of a plugin in a process of its own, where that can do no harm.
+//! Creates an instance of a plugin in a separate process, where it can do no harm.
 
 use super::cache;
 use super::census::CompileRefusal;
@@ -17,27 +17,27 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use wasmtime::Store;
 
-/// Memory that the process may take beyond what the plugin may, in bytes.
+/// Memory that the process may take beyond the plugin's limit, in bytes.
 const SLACK: u64 = 64 << 20;
 
-/// What came of it.
+/// The outcome of creating an instance.
 enum InstantiationOutcome {
     Made,
-    /// What it imports is not offered, or it is counted as too large: both are found out before anything is made.
+    /// The plugin imports something that is not offered, or was counted as too large; both are detected before creating an instance.
     Unlinked,
-    /// Why it could not be made.
+    /// Reason why the instance could not be created.
     Unmade(String),
 }
 
 impl TrialOrder {
-    /// Makes an instance of the plugin on standard input. Calls `limit_memory` when the code has been read, with the bytes that the process
-    /// may take from then on.
+    /// Creates an instance of the plugin on standard input. Calls `limit_memory` once the code has been read, with the bytes that the
+    /// process may take from then on.
     pub fn carry_out(&self, limit_memory: impl FnOnce(u64) -> io::Result<()>) -> ExitCode {
         match self.instance(limit_memory) {
             Ok(InstantiationOutcome::Made) => ExitCode::SUCCESS,
             Ok(InstantiationOutcome::Unlinked) => ExitCode::from(UNLINKED),
             Ok(InstantiationOutcome::Unmade(why)) => {
-                // The exit code says so even if the text is lost.
+                // The exit code carries the result even if the text is lost.
                 let _ = io::stderr().write_all(why.as_bytes());
                 ExitCode::from(NOT_INSTANTIATED)
             }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 /// Changes closer together than this count as one.
 const QUIET: Duration = Duration::from_millis(10);
 
-/// Longest wait for quiet if files change all the time.
+/// Maximum wait for a quiet moment if files keep changing.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// How often files are checked if the system does not report changes.
+/// Polling interval if the system does not report changes.
 const POLL: Duration = Duration::from_secs(1);
 
 /// Watches files through their folders, since a replaced file is a different file, and folders for new files.

@@ -1,4 +1,4 @@
-//! The roles of plugins, and the check of a component against a role, with errors in words.
+//! The roles of plugins. Checks a component against a role, with readable errors.
 
 use super::error::LONGEST_TEXT;
 use super::{Error, Result, wasi};
@@ -11,32 +11,32 @@ use wasmtime::component::types::ComponentItem;
 pub enum Role {
     /// Scores completions.
     Reward,
-    /// Computes a loss, and advantages or pairs if it learns from what the policy generates.
+    /// Computes a loss, and advantages or pairs if it learns from generated completions.
     Algorithm,
     /// Plays episodes with several turns.
     Environment,
 }
 
-/// The package of the contract's interfaces.
+/// Package of the contract's interfaces.
 pub(super) const PACKAGE: &str = "rlhost:plugin/";
 
-/// The versions of `plugin`, the interface that every plugin exports: each stands for the versions of all others.
+/// Supported versions of `plugin`, the interface that every plugin exports. Each implies the versions of all other interfaces.
 const VERSIONS: [&str; 2] = ["1.0", "0.1"];
 
-/// Returns the version that an interface has beside `plugin` of this version: 0.2 added some, and changed none of 0.1.
+/// Returns the version of an interface that goes with this version of `plugin`: 0.2 added interfaces to 0.1 and changed none.
 fn interface_version(version: &'static str, interface: &str) -> &'static str {
     let of_0_2 = ["inside", "environment", "reward-model", "labelled"];
     if version == "0.1" && of_0_2.contains(&interface) { "0.2" } else { version }
 }
 
-/// Returns whether an export is an interface of a version, whose patches are compatible.
+/// Returns whether an export is an interface of this version; patch versions are compatible.
 fn is(export: &str, interface: &str, version: &str) -> bool {
     let rest =
         export.strip_prefix(PACKAGE).and_then(|rest| rest.strip_prefix(interface)?.strip_prefix('@')?.strip_prefix(version));
     rest.is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// The names of what a component exports.
+/// Names of a component's exports.
 struct ExportedInterfaces(Vec<String>);
 
 impl ExportedInterfaces {
@@ -50,12 +50,12 @@ impl ExportedInterfaces {
         self.0.iter().any(|export| is(export, interface, version))
     }
 
-    /// Returns the newest version of `plugin`.
+    /// Returns the newest supported version of `plugin` that is exported.
     fn version(&self) -> Option<&'static str> {
         VERSIONS.into_iter().find(|version| self.has("plugin", version))
     }
 
-    /// Returns the role.
+    /// Returns the role that the exports match.
     fn role(&self) -> Option<Role> {
         let version = self.version()?;
         let all =
@@ -64,7 +64,7 @@ impl ExportedInterfaces {
         roles.iter().find(|(_, interfaces)| all(interfaces)).map(|(role, _)| *role)
     }
 
-    /// Returns the version of an interface that is there in another one than it should be.
+    /// Returns the export of this interface in whatever version.
     fn another(&self, interface: &str) -> Option<&String> {
         let prefix = format!("{PACKAGE}{interface}@");
         self.0.iter().find(|export| export.starts_with(&prefix))
@@ -76,12 +76,11 @@ impl ExportedInterfaces {
 }
 
 impl Role {
-    /// All roles, each with the interfaces that a plugin in it exports.
+    /// All roles with the interfaces that each requires.
     const ALL: [(Self, &'static [&'static str]); 3] =
         [(Self::Algorithm, &["algorithm"]), (Self::Reward, &["reward"]), (Self::Environment, &["environment"])];
 
-    /// All roles of versions 0.1 and 0.2, which have several kinds of algorithms, each with the interfaces that a plugin in it
-    /// exports.
+    /// All roles of versions 0.1 and 0.2, which have several kinds of algorithms, with the interfaces that each requires.
     const OLD: [(Self, &'static [&'static str]); 6] = [
         (Self::Algorithm, &["policy"]),
         (Self::Algorithm, &["preference"]),
@@ -91,7 +90,7 @@ impl Role {
         (Self::Environment, &["environment"]),
     ];
 
-    /// Returns the name of the interface that a plugin in this role exports, without the version.
+    /// Returns the name of the interface that defines this role, without the version.
     fn interface(self) -> &'static str {
         match self {
             Self::Reward => "reward",
@@ -100,12 +99,12 @@ impl Role {
         }
     }
 
-    /// Returns the full name of the interface that a plugin in this role exports.
+    /// Returns the full name of the interface that defines this role.
     pub(super) fn exported(self) -> String {
         format!("{PACKAGE}{}@{}.0", self.interface(), VERSIONS[0])
     }
 
-    /// Returns the role as words.
+    /// Returns the role with its article.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reward => "a reward",
@@ -169,7 +168,7 @@ impl Role {
     }
 }
 
-/// Returns the first of some interfaces that a component imports.
+/// Returns the first of these interfaces that a component imports.
 pub(super) fn imported<'a>(component: &Component, engine: &wasmtime::Engine, interfaces: &[&'a str]) -> Option<&'a str> {
     let ty = component.component_type();
     interfaces.iter().copied().find(|interface| ty.imports(engine).any(|(import, _)| import == *interface))

@@ -1,5 +1,5 @@
-//! Wraps core modules into components, so that a language needs no component tools: exporting the contract's functions under
-//! their canonical names is enough.
+//! Wraps core modules into components, so that a language needs no component tools: it only has to export the contract's functions under
+//! their canonical names.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -7,14 +7,14 @@ use wasmparser::{Parser, Payload};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::{InterfaceId, Package, Resolve};
 
-/// The contract's interfaces of version 1.0, those of 0.1, and those that came with 0.2.
+/// Interfaces of the contract: those of version 1.0, those of 0.1, and those added in 0.2.
 const CONTRACT: [&str; 3] = [
     include_str!("../../../plugin-sdk/wit/rlhost-plugin.wit"),
     include_str!("../../../plugin-sdk/wit/0.1/rlhost-plugin.wit"),
     include_str!("../../../plugin-sdk/wit/0.2/rlhost-plugin.wit"),
 ];
 
-/// What plugins import.
+/// Interfaces that plugins may import.
 const IMPORTED: [&str; 3] = ["host", "http", "cells"];
 
 const PREVIEW1: &str = "wasi_snapshot_preview1";
@@ -24,7 +24,7 @@ const PREVIEW1_STUB: &[u8] = include_bytes!("preview1.wasm");
 /// The custom section in which wit-bindgen and similar tools describe a module's world.
 const WORLD_SECTION: &str = "component-type";
 
-/// What determines a core module's world.
+/// The imports and exports that determine a core module's world.
 #[derive(Default)]
 struct ModuleOutline {
     exports: BTreeSet<String>,
@@ -61,7 +61,7 @@ pub(super) fn is_core(bytes: &[u8]) -> bool {
     matches!(bytes, [b'\0', b'a', b's', b'm', 1, ..])
 }
 
-/// Returns a component's bytes: the plugin's own, or the component that a core module is wrapped into.
+/// Returns a component's bytes: the plugin's own, or those of the component that wraps a core module.
 pub(super) fn as_component(bytes: &[u8]) -> Result<Cow<'_, [u8]>, String> {
     match bytes {
         core if is_core(core) => component(core).map(Cow::Owned),
@@ -71,14 +71,13 @@ pub(super) fn as_component(bytes: &[u8]) -> Result<Cow<'_, [u8]>, String> {
     }
 }
 
-/// Returns what a wrapped module is linked with.
+/// Returns the inputs, besides the module, that determine a wrapped component.
 pub(super) fn made_with() -> [&'static [u8]; 4] {
     let [current, first, newer] = CONTRACT.map(str::as_bytes);
     [current, first, newer, PREVIEW1_STUB]
 }
 
-/// Wraps a core module into a component. Its world follows from its `component-type` section or, without one, from the names of
-/// its exports.
+/// Wraps a core module into a component. The world comes from the `component-type` section or, without one, from the names of the exports.
 fn component(core: &[u8]) -> Result<Vec<u8>, String> {
     let outline = ModuleOutline::parse(core).map_err(|e| format!("it is damaged: {e}"))?;
     let stub_outline = ModuleOutline::parse(PREVIEW1_STUB).map_err(|e| e.to_string())?;
@@ -138,7 +137,7 @@ fn functions(resolve: &Resolve, interface: InterfaceId) -> impl Iterator<Item = 
     resolve.interfaces[interface].functions.keys().map(String::as_str)
 }
 
-/// Returns the contract's interfaces from which the module exports a function. It must then export all their functions.
+/// Returns the contract's interfaces of which the module exports a function. It must then export all functions of each.
 fn exported_interfaces(resolve: &Resolve, versions: [&Package; 3], outline: &ModuleOutline) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
@@ -165,7 +164,7 @@ fn exported_interfaces(resolve: &Resolve, versions: [&Package; 3], outline: &Mod
     }
     let plugins = [current, first].map(|package| interface_name(package, "plugin"));
     if !plugins.iter().any(|plugin| found.contains(plugin)) {
-        // That of the version that it has something else of.
+        // The missing `plugin` has the version of the module's other exports.
         let is_old = found.iter().any(|name| !name.ends_with("@1.0.0"));
         let plugin = &plugins[usize::from(is_old)];
         return Err(format!(

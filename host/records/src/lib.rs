@@ -1,5 +1,5 @@
-//! The folder of a run as all know it ([`run`]), what is written there ([`metrics`], [`checkpoint`]), and what is made of it
-//! ([`diagnosis`], [`report`], [`trackers`]).
+//! The folder of a run: its files and formats ([`run`]), the code that writes it ([`metrics`], [`checkpoint`]), and the code that evaluates
+//! it ([`diagnosis`], [`report`], [`trackers`]).
 
 pub mod checkpoint;
 pub mod diagnosis;

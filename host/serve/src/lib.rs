@@ -1,7 +1,7 @@
-//! Inference for clients: the engine ([`engine`]) and the OpenAI-compatible server on top of it ([`InferenceServer`]).
+//! Inference server: the engine ([`engine`]), and an OpenAI-compatible HTTP server on top of it ([`InferenceServer`]).
 //!
-//! The engine knows tokens, sampling parameters and weight versions; texts, chat templates and HTTP are layers above it. Below the
-//! routes in `api/`, nothing knows a field of a request; below `http/`, nothing knows a connection.
+//! The engine knows tokens, sampling parameters and weight versions; text, chat templates and HTTP are layers above it. Only the routes in
+//! `api/` know the fields of a request, and only `http/` knows connections.
 
 mod api;
 pub mod engine;

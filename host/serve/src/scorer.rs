@@ -1,4 +1,4 @@
-//! Computes what a reward model thinks of texts: each has one value, that of its last token that is not the padding token.
+//! Scores texts with a reward model: the score of a text is the value at its last token that is not padding.
 
 use crate::model::{self, FrozenModel};
 use crate::ops::Forest;
@@ -7,31 +7,31 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-/// Maximum number of tokens that go through the model at once, unless one text has more.
+/// Maximum number of tokens that pass through the model at once, unless one text alone has more.
 const MOST_TOKENS: usize = 8192;
 
-/// A reward model that scores one part of a request at a time, so that a long request does not keep others waiting.
+/// Reward model that scores one part of a request at a time, so that a long request does not block others.
 pub struct RewardModelScorer {
     model: Arc<FrozenModel>,
     pad: Option<u32>,
-    /// Held while texts are scored, even if their client is gone.
+    /// Locked while texts are scored, even if their client has disconnected.
     permit: Arc<Mutex<()>>,
-    /// Number of requests that have the place or wait for it.
+    /// Number of requests that are being scored or wait.
     waiting: AtomicUsize,
     most_waiting: usize,
     pub(crate) max_model_len: usize,
-    /// Numbers of texts and of tokens that were scored.
+    /// Numbers of texts and of tokens scored so far.
     pub(crate) scored: [AtomicU64; 2],
 }
 
-/// Why texts are not scored.
+/// Reason why texts are not scored.
 pub(crate) enum ScoringError {
-    /// Too many requests wait.
+    /// The waiting queue is full.
     Full,
     Failed(String),
 }
 
-/// Counts a request while it waits or is served.
+/// Counts a request while it waits or is being scored.
 struct WaitingRequestGuard<'a>(&'a AtomicUsize);
 
 impl Drop for WaitingRequestGuard<'_> {
@@ -41,23 +41,23 @@ impl Drop for WaitingRequestGuard<'_> {
 }
 
 impl RewardModelScorer {
-    /// Creates it for a model with a value head. Texts have at most `max_model_len` tokens, and at most `most_waiting` requests wait.
+    /// Creates a scorer for a model with a value head. Texts have at most `max_model_len` tokens, and at most `most_waiting` requests wait.
     pub fn new(model: FrozenModel, pad: Option<u32>, max_model_len: usize, most_waiting: usize) -> Self {
         let (place, waiting, scored) = Default::default();
         Self { model: Arc::new(model), pad, permit: place, waiting, most_waiting, max_model_len, scored }
     }
 
-    /// Returns the number of tokens that the model knows.
+    /// Returns the size of the model's vocabulary.
     pub(crate) fn vocabulary(&self) -> usize {
         self.model.architecture().vocab_size
     }
 
-    /// Returns the number of requests that are served or wait.
+    /// Returns the number of requests that wait or are being scored.
     pub(crate) fn pending_requests(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Scores texts, none of which is empty or has an unknown token.
+    /// Scores texts, none of which may be empty or have unknown tokens.
     pub(crate) async fn values(&self, mut texts: Vec<Vec<u32>>) -> Result<Vec<f32>, ScoringError> {
         let before = self.waiting.fetch_add(1, Ordering::SeqCst);
         let _counted = WaitingRequestGuard(&self.waiting);
@@ -65,7 +65,7 @@ impl RewardModelScorer {
             return Err(ScoringError::Full);
         }
         let mut values = Vec::with_capacity(texts.len());
-        // A client that is gone drops this between two parts.
+        // If the client disconnects, this future is dropped between two parts.
         while !texts.is_empty() {
             let part: Vec<Vec<u32>> = texts.drain(..first_part(&texts)).collect();
             let tokens: usize = part.iter().map(Vec::len).sum();
@@ -85,7 +85,7 @@ impl RewardModelScorer {
     }
 }
 
-/// Returns the number of texts that go through the model first.
+/// Returns how many of the first texts pass through the model next.
 fn first_part(texts: &[Vec<u32>]) -> usize {
     let mut tokens = 0;
     let fitting = texts.iter().take_while(|text| {

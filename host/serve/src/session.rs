@@ -1,7 +1,8 @@
-//! Sessions of agents: whoever has a session's key asks the policy in an episode, and every call is recorded as it was sampled.
+//! Sessions of agents: an agent that has a session's key calls the policy in an episode, and every call is recorded as it was sampled.
 //!
-//! A session knows what it wrote. So where a conversation contains the model's own turns, their recorded tokens are the prompt, and only
-//! what was added is tokenized ([`AgentSession::continuation_prompt`]). A conversation that says something else begins anew.
+//! A session remembers what it wrote. Where a conversation contains the model's own turns, the prompt reuses their recorded tokens, and
+//! only new messages are tokenized ([`AgentSession::continuation_prompt`]). A conversation that differs from the recorded ones is tokenized
+//! from the start.
 
 use crate::api::ApiError;
 use crate::config::printable;
@@ -13,25 +14,25 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Longest text in a report, in bytes.
+/// Maximum length of a text in a report, in bytes.
 const SHOWN: usize = 120;
 
-/// What all sessions of a server have in common.
+/// Rules that all sessions of a server share.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionRules {
-    /// How tokens are sampled, whatever a request says.
+    /// Sampling method, which overrides that of requests.
     pub sampling: Sampler,
     /// Divisor of the logits whose log-probabilities are recorded.
     pub logp_temperature: f32,
-    /// Maximum number of tokens of a call.
+    /// Maximum number of tokens per call.
     pub max_tokens: usize,
     /// Maximum number of calls.
     pub max_calls: usize,
-    /// Maximum number of tokens of a text beyond the first prompt.
+    /// Maximum number of tokens of a text, prompt and completion, beyond the first prompt.
     pub max_text: usize,
 }
 
-/// An episode of an agent.
+/// Session of an agent in an episode.
 #[derive(Debug)]
 pub struct AgentSession {
     rules: SessionRules,
@@ -39,45 +40,45 @@ pub struct AgentSession {
     state: Mutex<SessionState>,
 }
 
-/// What happened in a session.
+/// Record of a session.
 #[derive(Clone, Debug, Default)]
 pub struct SessionRecord {
-    /// The calls that ended, in the order in which they began.
+    /// Finished calls, in the order in which they began.
     pub calls: Vec<RecordedCall>,
-    /// Why calls were refused, the first reason.
+    /// Reason why the first refused call was refused.
     pub refused: Option<String>,
-    /// Whether a request asked for another way of sampling than the run's.
+    /// Whether a request asked for sampling settings other than the run's.
     pub overrode_sampling: bool,
-    /// The first turn that came back changed: what the model had written, and what the agent sent.
+    /// First turn that the agent sent back changed: what the model had written, and what the agent sent.
     pub rewritten: Option<(String, String)>,
 }
 
-/// A call that has ended.
+/// Finished call.
 #[derive(Clone, Debug)]
 pub struct RecordedCall {
-    /// Its tokens.
+    /// Tokens of the call.
     pub call: AgentCall,
-    /// Its text, as the agent got it.
+    /// Text, as the agent received it.
     pub text: String,
-    /// The conversation that it continues; none if the prompt was a text or tokens.
+    /// Conversation that the call continues; `None` if the prompt was a text or tokens.
     pub conversation: Option<Arc<ConversationPrompt>>,
 }
 
 /// A conversation before the model's turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConversationPrompt {
-    /// Its messages.
+    /// Messages of the conversation.
     pub messages: Vec<ChatMessage>,
-    /// The template's variables.
+    /// Variables of the chat template.
     pub extras: TemplateVariables,
 }
 
 #[derive(Debug, Default)]
 struct SessionState {
     closed: bool,
-    /// Number of calls that began, which numbers the next one.
+    /// Number of calls that began; also the number of the next call.
     begun: u64,
-    /// Number of calls that count: those that the engine took.
+    /// Number of calls that count against the limit: those that the engine accepted.
     used: usize,
     /// Number of tokens of the first prompt.
     first: Option<usize>,
@@ -87,7 +88,7 @@ struct SessionState {
     record: SessionRecord,
 }
 
-/// Records a call when it has ended.
+/// Records a call when it ends.
 #[derive(Debug)]
 pub(crate) struct CallRecorder {
     session: Arc<AgentSession>,
@@ -106,7 +107,7 @@ impl AgentSession {
         Self { rules, seed, state: Mutex::default() }
     }
 
-    /// Ends it: nothing more is recorded. Returns what happened in it.
+    /// Closes the session: nothing more is recorded. Returns the record.
     pub(crate) fn close(&self) -> SessionRecord {
         let mut state = self.lock();
         state.closed = true;
@@ -115,11 +116,11 @@ impl AgentSession {
         record
     }
 
-    /// Returns the tokens of a conversation that continues one of the session's own; none if it continues none. In either case they are
-    /// to be announced by [`AgentSession::announce_prompt`].
+    /// Returns the tokens of a conversation that continues a recorded one; `None` if it continues none. In either case, the caller passes
+    /// the prompt to [`AgentSession::announce_prompt`].
     ///
     /// # Errors
-    /// If the chat template refuses it.
+    /// If the chat template rejects the conversation.
     pub(crate) fn continuation_prompt(
         &self,
         tokenizer: &Tokenizer,
@@ -157,15 +158,15 @@ impl AgentSession {
     /// Announces that these tokens are a conversation's prompt.
     pub(crate) fn announce_prompt(&self, tokens: &[u32], conversation: ConversationPrompt) {
         let mut state = self.lock();
-        // A request that was refused afterwards leaves its own behind.
+        // A request that is rejected later leaves its prompt behind.
         let most = 2 * self.rules.max_calls.max(1);
         let extra = (state.announced_prompts.len() + 1).saturating_sub(most);
         state.announced_prompts.drain(..extra);
         state.announced_prompts.push((tokens.to_vec(), Arc::new(conversation)));
     }
 
-    /// Makes the requests for the completions of a prompt, or of several, the session's: as the run samples, and within its limits. Returns
-    /// who records each.
+    /// Applies the session's rules to requests: the run's sampling settings, random numbers and limits. Returns the recorder of each
+    /// request.
     ///
     /// # Errors
     /// If the session has ended, or has no calls or tokens left for all of them.
@@ -193,7 +194,7 @@ impl AgentSession {
         CallRecorder { session: Arc::clone(self), number, prompt: Arc::clone(&request.tokens), conversation }
     }
 
-    /// Takes calls back that the engine did not take.
+    /// Gives back calls that the engine did not accept.
     pub(crate) fn return_calls(&self, count: usize) {
         let mut state = self.lock();
         state.used = state.used.saturating_sub(count);
@@ -202,13 +203,13 @@ impl AgentSession {
         }
     }
 
-    /// Notes why a request was refused.
+    /// Records why a request was rejected.
     pub(crate) fn refuse(&self, error: &ApiError) {
         self.lock().record.refused.get_or_insert_with(|| error.message().to_owned());
     }
 }
 
-/// Returns why a request is beyond a session's limits, if it is.
+/// Returns which limit of a session the requests exceed, if any.
 fn limit_of(rules: &SessionRules, state: &SessionState, requests: &[EngineRequest]) -> Option<String> {
     if state.closed {
         return Some("the episode has ended".into());
@@ -230,7 +231,7 @@ fn limit_of(rules: &SessionRules, state: &SessionState, requests: &[EngineReques
 }
 
 impl CallRecorder {
-    /// Records the call's tokens and its text.
+    /// Records the call's tokens and text.
     pub(crate) fn finish(self, tokens: &[ScoredToken], text: &str, finished: bool) {
         if tokens.is_empty() {
             return;
@@ -249,7 +250,7 @@ impl CallRecorder {
 }
 
 impl RecordedCall {
-    /// Returns the text before the calls of tools, and these, each with its name and arguments.
+    /// Returns the text before the tool calls, and the name and arguments of each call.
     ///
     /// # Errors
     /// If the tokens can't be decoded.
@@ -267,7 +268,7 @@ impl RecordedCall {
     }
 }
 
-/// Returns what a call had written and what came back in its place, if that is something else.
+/// Returns what a call had written and what the agent sent back in its place, if they differ.
 fn changed(tokenizer: &Tokenizer, call: &RecordedCall, back: &ChatMessage) -> Result<Option<(String, String)>, ApiError> {
     let (text, calls) = call.text_and_calls(tokenizer)?;
     let arguments = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_else(|_| text.into());
@@ -282,7 +283,7 @@ fn changed(tokenizer: &Tokenizer, call: &RecordedCall, back: &ChatMessage) -> Re
     Ok(Some((shown(&text, &written), shown(&back.content, &calls_of(back)))))
 }
 
-/// Returns whether messages say the same, whatever else clients write into them.
+/// Returns whether messages are equal in content, ignoring other fields that clients add.
 fn same_messages(a: &[ChatMessage], b: &[ChatMessage]) -> bool {
     let same = |(a, b): (&ChatMessage, &ChatMessage)| {
         a.role == b.role && a.content.trim() == b.content.trim() && calls_of(a) == calls_of(b)
@@ -290,7 +291,7 @@ fn same_messages(a: &[ChatMessage], b: &[ChatMessage]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(same)
 }
 
-/// Returns the names and arguments of a message's calls.
+/// Returns the names and arguments of a message's tool calls.
 fn calls_of(message: &ChatMessage) -> Vec<(String, Value)> {
     let calls = message.rest.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
     let call = |call: &Value| {

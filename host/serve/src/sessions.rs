@@ -1,14 +1,14 @@
-//! The open sessions of a server, and the engine that answers them.
+//! Open sessions of a server, and the engine that answers them.
 
 use crate::engine::InferenceEngine;
 use crate::session::{AgentSession, SessionRecord, SessionRules};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Number of closed sessions whose keys are remembered, to tell their owners.
+/// Number of closed sessions whose keys are remembered, to report to their agents that they are closed.
 const REMEMBERED: usize = 4096;
 
-/// The open sessions of a server, by their keys.
+/// Open sessions of a server, by key.
 #[derive(Default)]
 pub struct Sessions {
     state: Mutex<SessionTable>,
@@ -17,29 +17,29 @@ pub struct Sessions {
 #[derive(Default)]
 struct SessionTable {
     open: HashMap<String, Arc<AgentSession>>,
-    /// Keys of the newest closed sessions.
+    /// Keys of the most recently closed sessions.
     closed: VecDeque<String>,
-    /// What answers; none while the weights change.
+    /// Engine that answers; `None` while the weights change.
     engine: Option<Arc<InferenceEngine>>,
 }
 
-/// What a key is.
+/// Owner of a key.
 pub(crate) enum KeyOwner {
     /// An open session.
     Open(Arc<AgentSession>),
-    /// A session that has been closed.
+    /// Closed session.
     Closed,
-    /// No session that is remembered.
+    /// No session, or one that is no longer remembered.
     Nobody,
 }
 
 impl Sessions {
-    /// Answers from now on with this engine.
+    /// Answers with this engine from now on.
     pub fn answer_with(&self, engine: InferenceEngine) {
         self.lock().engine = Some(Arc::new(engine));
     }
 
-    /// Ends the engine, with all requests under way, and closes what is open. Its weights may change afterwards.
+    /// Ends the engine with all requests in progress, and closes all sessions. The weights may change afterwards.
     pub fn stop(&self) {
         let engine = {
             let mut state = self.lock();
@@ -47,7 +47,7 @@ impl Sessions {
             keys.iter().for_each(|key| drop(state.close(key)));
             state.engine.take()
         };
-        // A request that is being answered may hold it, too.
+        // A request in progress may hold a reference, too.
         engine.iter().for_each(|engine| engine.end());
     }
 
@@ -58,7 +58,7 @@ impl Sessions {
         session
     }
 
-    /// Closes a session: its key opens nothing from now on. Returns what happened in it.
+    /// Closes a session: its key is no longer valid. Returns the session's record.
     pub fn close(&self, key: &str) -> SessionRecord {
         let session = self.lock().close(key);
         session.map(|session| session.close()).unwrap_or_default()
@@ -75,7 +75,7 @@ impl Sessions {
         }
     }
 
-    /// Returns the engine, if there is one at the moment.
+    /// Returns the engine, unless the weights are changing.
     pub(crate) fn engine(&self) -> Option<Arc<InferenceEngine>> {
         self.lock().engine.clone()
     }

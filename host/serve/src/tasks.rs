@@ -1,7 +1,7 @@
-//! Episodes for drivers elsewhere: which ones a generation needs, who plays them, and what came of them.
+//! Episodes for external drivers: which ones a generation needs, which are in progress, and their results.
 //!
-//! The training loop offers the episodes of a generation at once ([`TaskQueue::play`]) and waits until each has ended. A driver takes one,
-//! which opens its session; it ends when the driver says so, or after its time.
+//! The training loop offers the episodes of a generation at once ([`TaskQueue::play`]) and waits until all have ended. A driver takes an
+//! episode, which opens its session; the episode ends when the driver says so, or when its time is up.
 
 use crate::config::printable;
 use crate::session::{AgentSession, SessionRecord, SessionRules};
@@ -12,82 +12,82 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Longest text of a driver in the reason of a failure, in bytes.
+/// Maximum length of a driver's text in an error, in bytes.
 const SHOWN: usize = 300;
 
-/// Number of rows that an error names.
+/// Maximum number of rows that an error names.
 const NAMED: usize = 10;
 
-/// The two ways in which a report has rewards: of the episode, or of each call. One takes the other's place.
+/// Report fields with rewards: for the episode, or for each call. Setting one clears the other.
 pub(crate) const REWARDS: [&str; 2] = ["reward", "turn_rewards"];
 
-/// Checks what a driver reports; says what is wrong.
+/// Checks a driver's report; the error says what is wrong.
 pub type ReportCheck = fn(&Map<String, Value>) -> Result<(), String>;
 
-/// An episode that a driver may play.
+/// Episode that a driver may play.
 #[derive(Clone, Debug)]
 pub struct EpisodeTask {
-    /// Its name.
+    /// Name of the episode.
     pub name: String,
-    /// Index of its row.
+    /// Row of the dataset.
     pub row: usize,
-    /// The key of its session.
+    /// Key of the session.
     pub key: String,
-    /// What the random numbers of its calls depend on.
+    /// Seed of the random numbers of the episode's calls.
     pub seed: u64,
-    /// What its driver gets to know of it.
+    /// Fields that are passed to the driver.
     pub driver_fields: Map<String, Value>,
 }
 
-/// What all episodes of a generation have in common.
+/// Rules that all episodes of a generation share.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskRules {
     /// Rules of the sessions.
     pub session: SessionRules,
-    /// Maximum duration of an episode, and of waiting for a driver.
+    /// Maximum duration of an episode, and maximum time to wait for a driver.
     pub timeout: Duration,
-    /// Maximum number of episodes at a time.
+    /// Maximum number of episodes in progress.
     pub max_open: usize,
 }
 
-/// An episode that has ended.
+/// Result of an episode that has ended.
 #[derive(Clone, Debug, Default)]
 pub struct TaskEnd {
-    /// What happened in its session.
+    /// Record of the episode's session.
     pub record: SessionRecord,
-    /// What its driver reported, as JSON; empty if nothing.
+    /// Report of the driver as JSON; empty if there was none.
     pub report: String,
-    /// Why it failed, if it did.
+    /// Reason why the episode failed, if it did.
     pub failed: Option<String>,
 }
 
-/// Hears how a generation's episodes go.
+/// Observer of a generation's episodes.
 pub trait EpisodeObserver {
-    /// Hears how far it is.
+    /// Called with the progress so far.
     fn progressed(&mut self, progress: EpisodeProgress);
 
-    /// Hears what came of the episode of this index.
+    /// Called with the result of the episode at index `at`.
     fn ended(&mut self, at: usize, end: TaskEnd);
 }
 
-/// How far a generation is.
+/// Progress of a generation's episodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpisodeProgress {
-    /// Episodes that nobody has taken.
+    /// Number of episodes that are not taken.
     pub offered: usize,
-    /// Episodes under way.
+    /// Number of episodes in progress.
     pub open: usize,
-    /// Episodes that have ended.
+    /// Number of episodes that have ended.
     pub ended: usize,
-    /// Time since a driver began or ended an episode.
+    /// Time since a driver last began or ended an episode.
     pub idle_time: Duration,
 }
 
-/// Episodes for drivers elsewhere.
+/// Queue of episodes for external drivers.
 pub struct TaskQueue {
     sessions: Arc<Sessions>,
     check: ReportCheck,
-    /// Longest time that a request waits for an episode.
+    /// Maximum time that a request waits for an episode.
     longest_wait: Duration,
     state: Mutex<TaskQueueState>,
     /// Wakes the training loop.
@@ -100,14 +100,14 @@ pub struct TaskQueue {
 struct TaskQueueState {
     rules: Option<TaskRules>,
     tasks: Vec<EpisodeTask>,
-    /// Of each task, what became of it.
+    /// Stage of each task.
     stages: Vec<TaskStage>,
-    /// Tasks that nobody has taken.
+    /// Tasks that are not taken.
     offered: BTreeSet<usize>,
     open: usize,
     /// When a driver last began or ended an episode.
     last_activity: Option<Instant>,
-    /// Whether there will be no more.
+    /// Whether the run has ended, so that no more episodes follow.
     is_finished: bool,
 }
 
@@ -123,11 +123,11 @@ struct OpenTask {
     session: Arc<AgentSession>,
     since: Instant,
     report: Map<String, Value>,
-    /// What is wrong with the newest report.
+    /// Error in the newest report.
     wrong: Option<String>,
 }
 
-/// An episode that a driver has taken.
+/// Episode that a driver has taken.
 #[derive(Clone, Debug)]
 pub(crate) struct StartedTask {
     pub key: String,
@@ -136,46 +136,46 @@ pub(crate) struct StartedTask {
     pub timeout: Duration,
 }
 
-/// Which episode a driver wants.
+/// Selects an episode for a driver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TaskSelector {
-    /// The first that nobody has taken.
+    /// The first episode that is not taken.
     Next,
-    /// One of this row.
+    /// An episode of this row.
     Row(usize),
 }
 
-/// Why a driver gets no episode.
+/// Reason why a driver gets no episode.
 #[derive(Debug, PartialEq)]
 pub(crate) enum NoTaskReason {
-    /// None is needed at the moment.
+    /// No episode is needed at the moment.
     Idle,
-    /// As many are under way as may be.
+    /// The maximum number of episodes is in progress.
     Full(usize),
-    /// None of the row is needed; names some that are.
+    /// No episode of the row is needed; names some rows that are.
     NotNeeded(String),
     /// The run has ended.
     Over,
 }
 
-/// How an episode ended that a driver has ended.
+/// Outcome of an episode that a driver has ended.
 #[derive(Debug)]
 pub(crate) struct FinishedTask {
     pub name: String,
-    /// Number of calls that were recorded.
+    /// Number of recorded calls.
     pub calls: usize,
-    /// What is wrong with its report.
+    /// Error in the report.
     pub wrong: Option<String>,
 }
 
 impl TaskQueue {
-    /// Creates it for these sessions. A request waits at most so long for an episode.
+    /// Creates a queue of episodes for these sessions. A request waits at most `longest_wait` for an episode.
     pub fn new(sessions: Arc<Sessions>, check: ReportCheck, longest_wait: Duration) -> Self {
         let (state, ended, offers) = (Mutex::default(), Condvar::new(), watch::Sender::new(()));
         Self { sessions, check, longest_wait, state, ended, offers }
     }
 
-    /// Offers episodes, and tells the audience what came of each as it ends, until all have. The audience hears at least every `interval`.
+    /// Offers episodes and reports each result to the audience, until all have ended. Reports progress at least every `interval`.
     pub fn play(&self, tasks: Vec<EpisodeTask>, rules: TaskRules, interval: Duration, audience: &mut dyn EpisodeObserver) {
         let mut state = self.lock();
         let begun = Instant::now();
@@ -188,7 +188,7 @@ impl TaskQueue {
             let (progress, now) = (state.progress(), Instant::now());
             let ends = state.take_ends();
             if !ends.is_empty() {
-                // Drivers need not wait for what the audience does with them.
+                // Release the lock: drivers need not wait for the audience.
                 drop(state);
                 ends.into_iter().for_each(|(at, end)| audience.ended(at, end));
                 state = self.lock();
@@ -205,13 +205,13 @@ impl TaskQueue {
         state.stages.clear();
     }
 
-    /// Says that no more episodes come, to whoever waits for one.
+    /// Reports to waiting requests that no more episodes follow.
     pub fn finish(&self) {
         self.lock().is_finished = true;
         self.offers.send_replace(());
     }
 
-    /// Ends what has taken too long, and what no driver has begun in time.
+    /// Ends episodes whose time is up; if no driver is active, also those that none has begun.
     fn expire(&self, state: &mut TaskQueueState, timeout: Duration) {
         let late = |stage: &TaskStage| matches!(stage, TaskStage::Open(open) if open.since.elapsed() >= timeout);
         let seconds = timeout.as_secs_f64();
@@ -227,7 +227,7 @@ impl TaskQueue {
         }
     }
 
-    /// Ends an open episode, which fails for this reason or for what is wrong with its report. Returns the number of its calls.
+    /// Ends an episode in progress. It fails for this reason, or if its report is wrong. Returns the number of its calls.
     fn end(&self, state: &mut TaskQueueState, at: usize, failed: Option<String>) -> usize {
         let TaskStage::Open(open) = std::mem::take(&mut state.stages[at]) else { return 0 };
         let record = self.sessions.close(&state.tasks[at].key);
@@ -285,10 +285,10 @@ impl TaskQueue {
         }
     }
 
-    /// Notes what a driver reports of an episode under way; other fields of earlier reports stay.
+    /// Records a driver's report on an episode in progress; fields of earlier reports that it does not set are kept.
     ///
     /// # Errors
-    /// Says what is wrong with it; the episode fails unless another follows. None if the session has ended.
+    /// Says what is wrong with the report; the episode fails unless a correct one follows. `None` if the session has ended.
     pub(crate) fn report(&self, session: &AgentSession, report: Map<String, Value>) -> Result<(), Option<String>> {
         let mut state = self.lock();
         let at = state.find(session).ok_or(None)?;
@@ -306,7 +306,7 @@ impl TaskQueue {
         }
     }
 
-    /// Ends an episode with a last report, or with the reason why it failed; none if it has ended already.
+    /// Ends an episode with a last report, or with the reason why it failed; `None` if it has ended already.
     pub(crate) fn finish_session(
         &self,
         session: &AgentSession,
@@ -316,7 +316,7 @@ impl TaskQueue {
             Ok(report) => (report, None),
             Err(reason) => (Map::new(), Some(reason)),
         };
-        // Without a report, the one before counts, right or wrong.
+        // Without a last report, the check of the previous one counts.
         let wrong = if report.is_empty() { None } else { self.report(session, report).err().flatten() };
         let mut state = self.lock();
         let at = state.find(session)?;
@@ -332,13 +332,13 @@ impl TaskQueue {
 }
 
 impl TaskQueueState {
-    /// Returns the place of an open session.
+    /// Returns the index of an open session's task.
     fn find(&self, session: &AgentSession) -> Option<usize> {
         let is = |stage: &TaskStage| matches!(stage, TaskStage::Open(open) if std::ptr::eq(&*open.session, session));
         self.stages.iter().position(is)
     }
 
-    /// Takes what came of the episodes that have ended since the last time.
+    /// Returns the results of episodes that ended since the last call.
     fn take_ends(&mut self) -> Vec<(usize, TaskEnd)> {
         let take = |(at, stage): (usize, &mut TaskStage)| {
             if let TaskStage::Ended(end) = stage { end.take().map(|end| (at, end)) } else { None }
@@ -352,15 +352,15 @@ impl TaskQueueState {
         EpisodeProgress { offered, open, ended: self.tasks.len() - offered - open, idle_time: quiet }
     }
 
-    /// Returns when something expires next, unless something happens before.
+    /// Returns when the next episode expires, unless one ends before.
     fn next_expiry(&self, timeout: Duration) -> Instant {
         let open = self.stages.iter().filter_map(|stage| if let TaskStage::Open(open) = stage { Some(open.since) } else { None });
         let first = open.min().or(self.last_activity).unwrap_or_else(Instant::now);
-        // One far away is looked for again when it is nearer.
+        // If that is too far away to represent, check again in an hour.
         first.checked_add(timeout).unwrap_or_else(|| Instant::now() + Duration::from_secs(3600))
     }
 
-    /// Names the rows of which an episode is needed, the first few.
+    /// Names the first few rows whose episodes are not taken.
     fn needed(&self) -> String {
         let rows: BTreeSet<usize> = self.offered.iter().map(|at| self.tasks[*at].row).collect();
         let mut text = rows.iter().take(NAMED).map(usize::to_string).collect::<Vec<_>>().join(", ");

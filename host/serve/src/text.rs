@@ -1,23 +1,24 @@
-//! Text of tokens as they come: what is certain is given at once, and stop texts are cut off.
+//! Converts tokens to text as they arrive: text is returned as soon as it is certain, and stop texts are cut off.
 //!
-//! A token's text depends on its neighbours: several may make a character, and some tokenizers write a space between two. So a few
-//! tokens before it, at first of the prompt, are decoded with and without it, as vLLM does.
+//! The text of a token depends on its neighbours: several tokens may form one character, and some tokenizers write spaces between tokens.
+//! So each token is decoded together with a few tokens before it (at first, of the prompt), and these are also decoded without it, as in
+//! vLLM.
 
 use crate::data::{Error, Tokenizer};
 
-/// Tokens of the prompt that the first tokens are decoded with.
+/// Number of prompt tokens that the first tokens are decoded with.
 const CONTEXT: usize = 5;
 
-/// Tokens that may stay undecided. A character has four bytes; more tokens without an end are no text.
+/// Maximum number of undecided tokens. A character has at most four bytes; more tokens that don't complete one are not text.
 const LONGEST_CHARACTER: usize = 16;
 
-/// What a decoder writes for bytes that are no text, or not yet.
+/// Character that decoders write for bytes that are not text, or not yet.
 const INCOMPLETE: char = '\u{fffd}';
 
-/// How tokens become a text.
+/// Rules by which tokens become text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TextStreamRules {
-    /// Texts that end it.
+    /// Texts that end the completion.
     pub stops: Vec<String>,
     /// Whether the stop text is part of the text.
     pub includes_stop: bool,
@@ -27,28 +28,28 @@ pub(crate) struct TextStreamRules {
     pub silent: Vec<u32>,
 }
 
-/// The text of a completion.
+/// Text of a completion.
 pub(crate) struct TextStream {
     tokenizer: Tokenizer,
     rules: TextStreamRules,
-    /// The newest tokens, of which the first `read` are written.
+    /// Newest tokens; the first `read` of them have been written.
     tokens: Vec<u32>,
     read: usize,
     /// Text that may be the beginning of a stop text.
     pending_text: String,
-    /// The stop text that was found.
+    /// Stop text that was found.
     stopped: Option<String>,
 }
 
 impl TextStream {
-    /// Begins the text that follows a prompt.
+    /// Creates the text stream of a completion that follows a prompt.
     pub(crate) fn new(tokenizer: Tokenizer, rules: TextStreamRules, prompt: &[u32]) -> Self {
         let tokens = prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec();
         let read = tokens.len();
         Self { tokenizer, rules, tokens, read, pending_text: String::new(), stopped: None }
     }
 
-    /// Returns the stop text that has ended it, if one has.
+    /// Returns the stop text that has ended the text, if one has.
     pub(crate) fn stopped(&self) -> Option<&str> {
         self.stopped.as_deref()
     }
@@ -57,7 +58,7 @@ impl TextStream {
         if self.rules.special { self.tokenizer.decode_marked(tokens) } else { self.tokenizer.decode(tokens) }
     }
 
-    /// Adds a token; returns the text that is certain now.
+    /// Adds a token; returns the text that has become certain.
     pub(crate) fn push(&mut self, token: u32) -> Result<String, Error> {
         if self.stopped.is_some() || self.rules.silent.contains(&token) {
             return Ok(String::new());
@@ -69,20 +70,20 @@ impl TextStream {
             return Ok(String::new());
         }
         if new.is_empty() {
-            // Of special tokens, a few are enough context.
+            // For special tokens, a few are enough context.
             self.read = self.tokens.len();
             self.tokens.drain(..self.read.saturating_sub(2 * CONTEXT));
             self.read = self.tokens.len();
             return Ok(String::new());
         }
         let new = new.to_owned();
-        // The tokens written last are what the next ones are decoded with.
+        // The tokens written last are the context for decoding the next ones.
         self.tokens.drain(..self.read);
         self.read = self.tokens.len();
         Ok(self.cut(&new))
     }
 
-    /// Returns the rest of the text, at its end.
+    /// Returns the rest of the text at the end.
     pub(crate) fn finish(&mut self) -> Result<String, Error> {
         if self.stopped.is_some() {
             return Ok(String::new());
@@ -93,7 +94,7 @@ impl TextStream {
         Ok(self.cut(&rest) + &std::mem::take(&mut self.pending_text))
     }
 
-    /// Takes new text; returns what can't be part of a stop text.
+    /// Appends new text; returns the part that can't belong to a stop text.
     fn cut(&mut self, new: &str) -> String {
         let mut text = std::mem::take(&mut self.pending_text) + new;
         let found = self.rules.stops.iter().filter_map(|stop| Some((text.find(stop.as_str())?, stop))).min_by_key(|(at, _)| *at);

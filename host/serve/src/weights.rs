@@ -1,4 +1,4 @@
-//! Reads weights while a server runs: of the model and of adapters on it.
+//! Reads weights of the model and of its adapters while the server runs.
 
 use crate::model::{Architecture, Decoder, Error, FrozenModel, IncrementalDecoder, ModelFolder, Result, WeightStorage, Weights};
 use crate::ops;
@@ -8,19 +8,19 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// A model's weights, and where they are read from.
+/// Loader of a model's weights.
 pub struct WeightLoader {
-    /// The folder that is served.
+    /// Folder that is served.
     folder: ModelFolder,
     dtype: RolloutDtype,
     models: Mutex<ServedDecoders>,
 }
 
-/// The weights that are served. They share what they can.
+/// Served weights, which share memory where they can.
 struct ServedDecoders {
-    /// Without an adapter.
+    /// Decoder without an adapter.
     plain: Decoder,
-    /// With that of the served folder, if it is an adapter's.
+    /// Decoder with the served folder's adapter, if the folder is an adapter's.
     served: Decoder,
 }
 
@@ -35,10 +35,10 @@ impl ServedDecoders {
 }
 
 impl WeightLoader {
-    /// Reads the weights of a folder; returns them for generation too.
+    /// Reads the weights of a folder; also returns them for generation.
     ///
     /// # Errors
-    /// If they can't be read.
+    /// If the weights can't be read.
     pub fn open(folder: ModelFolder, dtype: RolloutDtype) -> Result<(Self, IncrementalDecoder)> {
         let models = ServedDecoders::read(&folder)?;
         let decoding = FrozenModel::new(models.served.clone()).decoding_with(dtype)?;
@@ -52,17 +52,17 @@ impl WeightLoader {
     /// Reads an adapter on the model.
     ///
     /// # Errors
-    /// If the folder has none, or it does not fit the model.
+    /// If the folder has no adapter, or it does not fit the model.
     pub fn adapter(&self, path: &Path) -> Result<IncrementalDecoder> {
         let plain = self.models().plain.clone();
         let decoder = self.folder.with_adapter_in(path)?.decoder_over(plain)?;
         FrozenModel::new(decoder).decoding_with(self.dtype)
     }
 
-    /// Reads the model's weights anew, from another folder if one is given. Those that are served stay as they are on an error.
+    /// Reads the model's weights again, from another folder if a path is given. On an error, the served weights stay unchanged.
     ///
     /// # Errors
-    /// If they can't be read, or are of a model of other sizes.
+    /// If the weights can't be read, or belong to a model of other sizes.
     pub(crate) fn reload(&self, path: Option<&Path>) -> Result<IncrementalDecoder> {
         let folder = match path {
             Some(path) => ModelFolder::open(path)?.with_weight_storage(self.folder.weight_storage()),
@@ -79,10 +79,10 @@ impl WeightLoader {
         Ok(decoding)
     }
 
-    /// Returns the SHA-256 of each tensor that is served: of its values in f32, in the order of bytes of x86.
+    /// Returns the SHA-256 of each served tensor: of its values as little-endian f32.
     ///
     /// # Errors
-    /// If weights are quantized: their values are no longer those of the files.
+    /// If weights are quantized, and so differ from those of the files.
     pub(crate) fn checksums(&self) -> std::result::Result<BTreeMap<String, String>, String> {
         if self.folder.weight_storage() != WeightStorage::AS_STORED {
             return Err("the weights are quantized, so they can't be compared with those of a file".into());
@@ -100,7 +100,7 @@ impl WeightLoader {
     }
 }
 
-/// Returns whether weights of one model can replace those of another. What ends a text is not a size.
+/// Returns whether weights of one model can replace those of another. End tokens don't matter.
 fn same_sizes(a: &Architecture, b: &Architecture) -> bool {
     Architecture { eos_token_ids: a.eos_token_ids.clone(), ..b.clone() } == *a
 }

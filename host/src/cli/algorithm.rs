@@ -1,4 +1,4 @@
-//! Finds the algorithm that a command line selects. Its settings become flags before the command line is parsed.
+//! Loads the algorithm that a command line selects, so that its settings become flags before the command line is parsed.
 
 use super::failure::CommandFailure;
 use super::flags::is_latest;
@@ -12,7 +12,7 @@ use clap::Command;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The information needed before the arguments are parsed.
+/// Configuration that is needed before the arguments are parsed.
 #[derive(Default)]
 pub(super) struct EarlyConfig {
     /// The settings of the algorithm.
@@ -21,8 +21,8 @@ pub(super) struct EarlyConfig {
     pub file: Option<ConfigFile>,
 }
 
-/// Finds the settings of the algorithm that the arguments of a `command` select; the command sets some keys `first`. Loads the
-/// algorithm only if the arguments ask for help, or have flags or keys that the command does not know.
+/// Returns the settings of the algorithm selected by the arguments of a `command` that sets some keys `first`. Loads the algorithm only if
+/// the arguments ask for help, or have flags or keys that the command does not know.
 ///
 /// # Errors
 /// If the algorithm can't be loaded.
@@ -43,7 +43,7 @@ pub(super) fn early_config(
         true => of_scanned(&scanned, first, file.as_ref()),
         false => Ok(Vec::new()),
     };
-    // Help must not fail for another mistake.
+    // Help must work even if the algorithm can't be loaded.
     let settings = if helps { settings.unwrap_or_default() } else { settings? };
     Ok(EarlyConfig { settings, file })
 }
@@ -55,7 +55,7 @@ pub(super) fn settings_of_embedded(name: &str) -> Result<Vec<Setting>, CommandFa
     settings_of(&engine, &source, &PluginLimits::default()).map_err(CommandFailure::from_error)
 }
 
-/// Returns those `--set` that can be read; the others are reported when the whole command line is.
+/// Returns the `--set` arguments that can be parsed; mistakes in others are reported when the whole command line is parsed.
 fn sets_of(scanned: &ScannedArguments) -> Vec<KeyAssignment> {
     scanned.values("set").iter().flat_map(|set| KeyAssignment::parse(set)).collect()
 }
@@ -85,7 +85,7 @@ fn of_scanned(
     let source =
         beginning.algorithm(asked.algorithm.as_deref().unwrap_or(DEFAULT_ALGORITHM)).map_err(CommandFailure::from_error)?;
     let engine = PluginEngine::new().map_err(CommandFailure::from_error)?;
-    // Before the run's grants are known.
+    // The run's grants are not known yet.
     let accepts = scanned.flags.iter().any(|(id, _)| id == "accept_grants");
     let limits = match beginning.origin().filter(|_| !accepts) {
         Some(origin) => grant_args::granted_limits(asked.loss_limits, &origin.run),
@@ -94,14 +94,14 @@ fn of_scanned(
     settings_of(&engine, &source, &limits).map_err(CommandFailure::from_error)
 }
 
-/// Returns the checkpoint that the run starts from, without verifying it: only its algorithm matters here.
+/// Returns the checkpoint that the run starts from, without verifying it, because only its algorithm is needed.
 fn started_from(scanned: &ScannedArguments, overrides: &Overrides, file: Option<&ConfigFile>) -> Option<CheckpointOrigin> {
     let from = scanned.values("resume_from_checkpoint");
     let resumes = scanned.flags.iter().any(|(id, _)| id == "resume_from_checkpoint");
     let in_file = || file.and_then(|file| file.text_of("output_dir").ok().flatten());
     let latest = || overrides.value_of("output_dir").or_else(in_file).filter(|_| resumes);
     let path = from.into_iter().rfind(|path| !is_latest(path)).or_else(latest);
-    // Of `eval`, whose only positional is a run.
+    // The only positional of `eval` is a run.
     let path = path.or_else(|| scanned.positionals.iter().rfind(|path| Path::new(path).is_dir()).cloned()).map(PathBuf::from)?;
     if is_checkpoint(&path) {
         let run = path.parent().unwrap_or(Path::new(".")).to_owned();

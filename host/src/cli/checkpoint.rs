@@ -62,7 +62,7 @@ fn folders(run: &Path) -> Result<Vec<(u64, PathBuf)>, CommandFailure> {
     Ok(steps.into_iter().map(|step| (step, RunFiles(run).checkpoint(step))).collect())
 }
 
-/// Returns the folder of one checkpoint, or those of a run.
+/// Returns the folder of one checkpoint, or the folders of all checkpoints of a run.
 fn checkpoints(path: &Path) -> Result<Vec<PathBuf>, CommandFailure> {
     Ok(match is_checkpoint(path) {
         true => vec![path.to_owned()],

@@ -4,7 +4,7 @@ use crate::config::words::number;
 use crate::report::SeedSpread;
 use console::{Term, measure_text_width};
 
-/// Aligns the cells of rows, which have as many as the first.
+/// Aligns the cells of rows, which all have as many as the first.
 pub(super) fn aligned(rows: &[Vec<String>]) -> Vec<String> {
     let count = rows.first().map_or(0, Vec::len);
     let width = |i: usize| rows.iter().map(|row| measure_text_width(&row[i])).max().unwrap_or(0);

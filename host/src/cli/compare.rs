@@ -11,17 +11,17 @@ use rlhost_ui::FrozenPage;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Name of the page.
+/// Default name of the page.
 const PAGE: &str = "comparison.html";
 
 /// Maximum length of a printed name or value, in bytes.
 const SHOWN: usize = 60;
 
-/// Most metrics in the table, unless they are named, and most settings in the name of a group.
+/// Maximum number of metrics in the table unless they are named, and of settings in a group's name.
 const METRICS: usize = 6;
 const IN_NAME: usize = 3;
 
-/// What is between the versions of a plugin.
+/// Separator between the versions of a plugin.
 const NEXT: &str = " \u{2192} ";
 
 /// Arguments of `compare`.
@@ -90,22 +90,22 @@ fn metrics(args: &Args, comparison: &RunComparison) -> anyhow::Result<Vec<String
     }
 }
 
-/// Returns the metrics that are worth a look first and have a better end.
+/// Returns the key metrics for which lower or higher is better.
 fn with_best(comparison: &RunComparison) -> impl Iterator<Item = &String> {
     comparison.metrics.iter().take(comparison.key_metrics).filter(|name| MetricGoal::from_metric(name).is_some())
 }
 
-/// Names the metrics that the table has no room for.
+/// Returns a note that names the metrics left out of the table.
 fn left_out(comparison: &RunComparison, metrics: &[String]) -> Option<String> {
     let names = with_best(comparison).filter(|name| !metrics.contains(name)).map(|name| printable(name, SHOWN));
     let names: Vec<String> = names.take(METRICS).collect();
     (!names.is_empty()).then(|| format!("the runs also logged {}, which --metric NAME shows", names.join(", ")))
 }
 
-/// Prints the tables.
+/// Prints the comparison.
 fn show(comparison: &RunComparison, metrics: &[String]) {
     let dividing: Vec<&SettingDifference> = comparison.differences.iter().filter(|difference| difference.divides).collect();
-    // Otherwise the settings are columns of the other table.
+    // With fewer settings, they are columns of the other table.
     if dividing.len() > IN_NAME {
         let heading =
             std::iter::once("setting".to_owned()).chain(comparison.groups.iter().map(|group| printable(&group.name, SHOWN)));
@@ -130,7 +130,7 @@ fn show(comparison: &RunComparison, metrics: &[String]) {
     }
 }
 
-/// Returns a value of a setting as the table has it. Of many versions, the first and the one in force stay whole.
+/// Formats a setting's value for the table. Of many versions, only the first and the current one are shown in full.
 fn shown(value: &str) -> String {
     let parts: Vec<&str> = value.split(NEXT).collect();
     match &parts[..] {
@@ -171,7 +171,7 @@ fn row(
     keys.into_iter().chain(what).chain(values).collect()
 }
 
-/// Returns everything of the tables as JSON.
+/// Returns the contents of the tables as JSON.
 fn line(comparison: &RunComparison, metrics: &[String]) -> Value {
     let spread =
         |spread: Option<report::SeedSpread>| spread.map(|spread| json!({ "mean": spread.mean, "deviation": spread.deviation }));

@@ -1,5 +1,5 @@
-//! `rlhost completions`: a script for the shell, which calls rlhost for what fits at the cursor. So the script is short, and completes
-//! the settings of the algorithm that the command line selects, the values of keys, and files.
+//! `rlhost completions`: a script for the shell, which calls rlhost for the candidates at the cursor. This keeps the script short, and lets
+//! it complete the settings of the selected algorithm, the values of keys, and files.
 
 use super::failure::CommandFailure;
 use super::flags::with_settings;
@@ -17,16 +17,17 @@ use clap_complete::env::Shells;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// Names the shell that wants completions.
+/// Environment variable with the name of the shell that requests completions.
 const SHELL_VARIABLE: &str = "RLHOST_COMPLETE";
 
-/// The script for bash, which splits words at some characters that are ordinary in values: they are joined again.
+/// The script for bash. Bash splits words at some characters that are ordinary in values, so the script joins them again.
 const BASH: &str = include_str!("completions.bash");
 
-/// What zsh does at the first completion, when it has just loaded the script from a folder of functions.
+/// Runs the completion in zsh the first time, when it has just loaded the script from a folder of functions.
 const ZSH_LOADED: &str = "\n[[ $funcstack[1] == _rlhost ]] && _clap_dynamic_completer_rlhost \"$@\"\n";
 
-/// Where zsh's script shows what is no folder, and the same without a space after keys, whose values follow.
+/// The line of zsh's script that shows candidates other than folders, and its replacement, which adds no space after keys, whose values
+/// follow.
 const ZSH_SHOWN: [&str; 2] = [
     "[[ -n $other ]] && _describe -V 'values' other\n",
     "[[ $other[1] == *= ]] && _describe -V 'values' other -S '' || [[ -n $other ]] && _describe -V 'values' other\n",
@@ -66,13 +67,13 @@ fn script(shell: Shell) -> anyhow::Result<Vec<u8>> {
     Ok(script)
 }
 
-/// Returns the shell whose script calls rlhost for completions, if this is such a call.
+/// Returns the shell whose script requests completions, if this call is such a request.
 pub(super) fn requesting_shell(arguments: &[OsString]) -> Option<String> {
     let called = arguments.get(1).is_some_and(|argument| argument == "--");
     std::env::var(SHELL_VARIABLE).ok().filter(|shell| called && !shell.is_empty())
 }
 
-/// Prints what completes the command line in the arguments of a script's call, for a program with these commands.
+/// Prints the completions of the command line in the arguments of a script's call, for a program with these commands.
 pub(super) fn complete(shell: &str, arguments: &[OsString], root: Command) -> Result<(), CommandFailure> {
     let shells = Shells::builtins();
     let shell = shells
@@ -87,9 +88,9 @@ pub(super) fn complete(shell: &str, arguments: &[OsString], root: Command) -> Re
     Ok(())
 }
 
-/// Builds the commands as they complete these words, the first of which is rlhost.
+/// Builds the commands that complete these words, the first of which is rlhost.
 fn completed_by(words: &[OsString], root: Command) -> Command {
-    // Without a command, they are of `train`.
+    // Words without a command are arguments of `train`.
     let mut spelled = words.to_vec();
     let at = command_at(&mut spelled);
     let is_implied = spelled.len() > words.len();
@@ -99,7 +100,7 @@ fn completed_by(words: &[OsString], root: Command) -> Command {
         return with_values(root, &ShellCompletionContext::default());
     };
     let sets = training(named.get_name()).map_or(&[][..], |training| training.sets);
-    // With help, whatever is wrong in them so far is no error.
+    // With `--help`, mistakes in the words so far are not errors.
     let rest = [&spelled[at + 1..], &["--help".into()]].concat();
     let settings = algorithm::early_config(&named, sets, &rest).map(|known| known.settings).unwrap_or_default();
     let known = ShellCompletionContext { entries: entries(&named, &rest), settings };
@@ -110,16 +111,17 @@ fn completed_by(words: &[OsString], root: Command) -> Command {
     with_values(root, &known)
 }
 
-/// What the words so far select.
+/// Settings and keys that the words so far select.
 #[derive(Default)]
 struct ShellCompletionContext {
     /// The algorithm's settings.
     settings: Vec<Setting>,
-    /// Keys of the plugins and environments that are named, with their values if they are few.
+    /// Keys of the named plugins and environments, with their values if they are few.
     entries: Vec<(String, Vec<String>)>,
 }
 
-/// Returns the keys of the rewards and environments that words name, once a key of one is begun: their settings are their own.
+/// Returns the keys of the rewards and environments that the words name, once one of their keys is begun, because each has its own
+/// settings.
 fn entries(command: &Command, words: &[OsString]) -> Vec<(String, Vec<String>)> {
     const TABLES: [&str; 2] = ["plugin", "environment"];
     let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -143,7 +145,7 @@ fn entries(command: &Command, words: &[OsString]) -> Vec<(String, Vec<String>)> 
     keys
 }
 
-/// Lets the arguments of all commands complete their values.
+/// Adds value completion to the arguments of all commands.
 fn with_values(command: Command, known: &ShellCompletionContext) -> Command {
     let command = command.mut_args(|arg| with_value(arg, known));
     command.mut_subcommands(|below| with_values(below, known))
@@ -154,7 +156,7 @@ fn with_value(arg: Arg, known: &ShellCompletionContext) -> Arg {
     let id = arg.get_id().to_string();
     let paths = || Some(PathCompleter::any());
     let folders = || Some(PathCompleter::dir());
-    // Those of runs come before folders that may have some.
+    // Folders of runs come before other folders, which may contain runs.
     let runs = || Some(PathCompleter::dir().filter(|path| RunFiles(path).exist()));
     let plugins = |role: Role, ending: &str| embedded_of(role).map(|name| name.trim_end_matches(ending).to_owned()).collect();
     let values = match id.as_str() {
@@ -187,13 +189,13 @@ impl ValueCompleter for WordCompleter {
         let begun = current.to_string_lossy();
         let words = self.words.iter().filter(|word| word.starts_with(&*begun)).map(CompletionCandidate::new);
         let paths = self.paths.iter().flat_map(|paths| paths.complete(current));
-        // Where nothing is begun, the folder that the shell is in comes first, which is hardly ever meant, unless it is a run's.
+        // For an empty word, the current folder would come first, which is rarely meant unless it is a run's.
         let is_meant = |path: &CompletionCandidate| path.get_value() != "." || RunFiles(Path::new(".")).exist();
         words.chain(paths.filter(is_meant)).collect()
     }
 }
 
-/// Completes what `--set` takes: a key and, after that, its value.
+/// Completes the argument of `--set`: a key and, after that, its value.
 struct AssignmentCompleter(Vec<(String, Vec<String>)>);
 
 impl AssignmentCompleter {
@@ -253,7 +255,7 @@ mod tests {
         assert_eq!(completed(&["dpo", "--label-sm"]), ["--label-smoothing-factor", "--label-smoothing"]);
         assert_eq!(completed(&["train", "--algorithm", "dpo", "--loss-ty"]), ["--loss-type"]);
         assert!(completed(&["grpo", "--cpo-al"]).is_empty());
-        // Names of TRL that nothing else begins with.
+        // Names of TRL's options are completed if no key begins like them.
         assert_eq!(completed(&["grpo", "--max_comp"]), ["--max_completion_length"]);
     }
 
@@ -298,7 +300,7 @@ mod tests {
         for wanted in [&["sweep"][..], &["train", "--config"], &["train", "--dataset"], &["train", "--chat-template-path"]] {
             assert_eq!(completed(&[wanted, &[begun.as_str()]].concat()), file, "{wanted:?}");
         }
-        // Otherwise bash would offer files wherever rlhost has nothing.
+        // Otherwise bash would offer files wherever rlhost has no candidates.
         assert!(!BASH.contains("-o default") && !BASH.contains("bashdefault"));
     }
 

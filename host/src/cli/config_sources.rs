@@ -26,13 +26,13 @@ pub(super) struct ConfigSources {
     pub overrides: Overrides,
     /// Names of the algorithm's settings, which may be keys of the file.
     settings: Vec<String>,
-    /// Whether all grants of the run that this one starts from are accepted.
+    /// Whether all grants of the originating run are accepted.
     accept_grants: bool,
-    /// Whether it is for a run, which may open ports.
+    /// Whether the configuration is for a run, which may open ports.
     is_of_run: bool,
-    /// Whether a page in the browser shows the run.
+    /// Whether the run serves a page for the browser.
     pub shows_page: bool,
-    /// The run whose configuration this one has, and whose completions it trains on.
+    /// The run whose configuration and logged completions a replay uses.
     replayed: Option<PathBuf>,
 }
 
@@ -106,13 +106,13 @@ impl ConfigSources {
         }
     }
 
-    /// Creates the configuration of a run that repeats another one with the completions that it logged.
+    /// Creates the configuration of a replay, which trains on the completions that another run logged.
     pub(super) fn from_replayed_run(run: PathBuf, sets: Vec<KeyAssignment>, accept_grants: bool) -> Self {
         Self { replayed: Some(run), ..Self::from_assignments(sets, accept_grants) }
     }
 
-    /// Returns this configuration for a command that is no run: it opens no ports, least of all those of the run that it reads, and asks no
-    /// rollout servers.
+    /// Returns this configuration for a command that is not a run: it opens no ports, in particular not those of the run that it reads, and
+    /// contacts no rollout servers.
     pub(super) fn without_ports(self) -> Self {
         if self.overrides.value_of("metrics_port").is_some() {
             tracing::warn!("metrics_port has no effect: this command serves no metrics");
@@ -120,7 +120,7 @@ impl ConfigSources {
         Self { is_of_run: false, ..self }
     }
 
-    /// Returns the plugins that the command line names, also as `--set plugin.NAME.path=FILE`.
+    /// Returns the plugins that the command line names, including those in `--set plugin.NAME.path=FILE`.
     pub(super) fn named_plugins(&self) -> Vec<String> {
         let is_path = |set: &&KeyAssignment| match set.path() {
             [table, .., key] => ["plugin", "environment"].contains(&table.as_str()) && key == "path",
@@ -130,7 +130,7 @@ impl ConfigSources {
         self.overrides.plugins.iter().cloned().chain(self.overrides.value_of("algorithm")).chain(by_set).collect()
     }
 
-    /// Returns the configuration of a run. What it reaches must be granted: by the command line, or before, by this user.
+    /// Resolves the configuration of a run. Its grants must come from the command line, or carry this user's mark from before.
     pub(super) fn resolve(&self, beginning: &StartMode, world: &World) -> Result<RunConfig, CommandFailure> {
         let base = match &self.replayed {
             Some(run) => Some(EffectiveConfig::path(run)),
@@ -140,22 +140,22 @@ impl ConfigSources {
         if !self.is_of_run {
             config.generate_locally();
         }
-        // A fork of a replay goes on with completions of its own.
+        // A fork of a replay generates its own completions.
         if matches!(beginning, StartMode::Fork { .. }) && self.overrides.value_of("replay_rollouts").is_none() {
             config.replay_rollouts = None;
         }
         if let Some(run) = beginning.origin().map(|origin| &origin.run).or(self.replayed.as_ref()) {
-            // Marks are checked where the first process runs: the key may be on its machine only.
+            // Marks are checked by the first process, because the key may exist only on its machine.
             let accepted = || {
                 let given = |grant: &Grant| self.accept_grants || self.gives(grant, &config);
-                // As text: a grant holds values of any kind.
+                // JSON, because grants hold values of any type.
                 anyhow::Ok(serde_json::to_string(&grant_args::accepted(&config, run, given)?)?)
             };
             let accepted = world.broadcast("accepted grants", accepted).map_err(CommandFailure::from_error)?;
             let accepted: Vec<Grant> = serde_json::from_str(&accepted).map_err(CommandFailure::from_error)?;
             grant_args::check_accepted(&config, &accepted, world.rank())?;
         }
-        // The run that is repeated may still use its port.
+        // The original run may still use its port.
         let has_port = self.replayed.is_none() || self.overrides.value_of("metrics_port").is_some();
         if !self.is_of_run || !has_port {
             config.metrics_port = None;
@@ -166,9 +166,9 @@ impl ConfigSources {
         Ok(config)
     }
 
-    /// Returns whether the command line or the configuration file gives a grant, with the values that the configuration has.
+    /// Returns whether the command line or the configuration file gives a grant with the configuration's values.
     fn gives(&self, grant: &Grant, config: &RunConfig) -> bool {
-        // An only environment needs no name.
+        // A single environment needs no name.
         let only = config.environment.first().filter(|_| config.environment.len() == 1).map(PluginEntry::name);
         let unnamed = |key: &str| Some(format!("environment{}", key.strip_prefix("environment.")?.strip_prefix(only?)?));
         let in_file = |key: &str| {
@@ -186,7 +186,7 @@ impl ConfigSources {
         })
     }
 
-    /// Returns the configuration with that of a file below it, and sets the requested number of threads.
+    /// Returns the configuration, with that of a `base` file as its defaults, and sets the number of threads.
     fn config(&self, base: Option<&Path>, beginning: &StartMode) -> Result<RunConfig, CommandFailure> {
         let base = base.map(ConfigFile::read).transpose().map_err(CommandFailure::from_error)?;
         super::threads::set_configured_threads(
@@ -212,7 +212,7 @@ impl ConfigSources {
 
     /// Returns the output directory, if one is given.
     pub(super) fn output_dir(&self) -> Result<Option<String>, config::Error> {
-        // The rest may be incomplete, if it is to come from a checkpoint.
+        // Other keys may be incomplete, if they are to come from a checkpoint.
         match self.overrides.value_of("output_dir") {
             Some(given) => Ok(Some(given)),
             None => self.file.as_ref().map_or(Ok(None), |file| file.text_of("output_dir")),
@@ -220,7 +220,7 @@ impl ConfigSources {
     }
 }
 
-/// Returns the own defaults of the algorithm that a run's configuration names.
+/// Returns the run defaults of the algorithm that a run's configuration names.
 fn own_defaults(config: &ConfigFile, beginning: &StartMode) -> Result<Vec<(&'static str, Value)>, CommandFailure> {
     let Some(algorithm) = config.text_of("algorithm").map_err(CommandFailure::from_error)? else { return Ok(Vec::new()) };
     let source = beginning.algorithm(&algorithm).map_err(CommandFailure::from_error)?;
@@ -240,7 +240,7 @@ fn value_of(setting: &Setting, matches: &ArgMatches) -> Option<(String, Value)> 
         .filter(|_| matches.value_source(&id) == Some(ValueSource::CommandLine))?;
     let mut values: Vec<Value> = given.map(|text| scalar(text)).collect();
     let value = match setting.arity {
-        // A list may also be given whole.
+        // A list may also be given as one value.
         SettingArity::Several if values.len() == 1 && values[0].is_array() => values.remove(0),
         SettingArity::Several => Value::Array(values),
         SettingArity::OneOrSeveral if values.len() > 1 => Value::Array(values),

@@ -1,4 +1,4 @@
-//! `rlhost checkpoint consolidate`: joins the files that several processes have written of a checkpoint.
+//! `rlhost checkpoint consolidate`: joins the parts of a checkpoint that several processes wrote.
 
 use super::failure::CommandFailure;
 use crate::checkpoint::{self, Manifest};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// The index of a model in several files.
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Joins the files of these checkpoints, each in its place.
+/// Joins the parts of these checkpoints in place.
 pub(super) fn run(checkpoints: &[PathBuf]) -> Result<(), CommandFailure> {
     for folder in checkpoints {
         let _lock = locked(folder)?;
@@ -30,7 +30,7 @@ pub(super) fn run(checkpoints: &[PathBuf]) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// Locks the run of a checkpoint, if it is in the folder of one.
+/// Locks the run of a checkpoint, if the checkpoint is in a run's folder.
 fn locked(folder: &Path) -> Result<Option<RunLock>, CommandFailure> {
     let folder = std::path::absolute(folder).map_err(|e| CommandFailure::mistake(anyhow!("{}: {e}", folder.display())))?;
     let Some(run) = folder.parent().filter(|run| RunFiles(run).lock().is_file()) else { return Ok(None) };
@@ -42,7 +42,7 @@ fn locked(folder: &Path) -> Result<Option<RunLock>, CommandFailure> {
     })
 }
 
-/// The files of a checkpoint that are joined.
+/// Files of a checkpoint that are joined from parts.
 struct JoinedFiles {
     /// The parts of each new file, by their paths in the checkpoint.
     files: BTreeMap<String, Vec<String>>,
@@ -61,14 +61,14 @@ impl JoinedFiles {
         Self { files }
     }
 
-    /// Returns whether a file has no place beside the new ones: it is a part of one, or says where parts are.
+    /// Returns whether a file is obsolete once the new files exist, because it is a part or an index of parts.
     fn replaces(&self, name: &str) -> bool {
         let is_index =
             || name.strip_suffix(INDEX).is_some_and(|folder| self.files.contains_key(&format!("{folder}model.safetensors")));
         self.files.values().flatten().any(|part| part == name) || is_index()
     }
 
-    /// Writes all files of a checkpoint into a new folder: those that stay as links, where there are such.
+    /// Writes all files of a checkpoint into a new folder. Unchanged files are hard links where the file system supports them.
     fn write(&self, manifest: &Manifest, from: &Path, to: &Path) -> Result<(), String> {
         let text = |name: &str, e: io::Error| format!("{name}: {e}");
         let place = |name: &str| {

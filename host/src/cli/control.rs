@@ -1,4 +1,4 @@
-//! `rlhost control`: has a running run pause, go on, save, evaluate or stop, and reports its answer.
+//! `rlhost control`: pauses or continues a running run, or has it save, evaluate or stop, and reports its answer.
 
 use super::failure::CommandFailure;
 use super::swap::{log_wait, user, wait};
@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     }
 }
 
-/// Says what a run does that has taken a request.
+/// Describes what a run does after it accepted a request.
 fn done(action: RunAction) -> &'static str {
     match action {
         RunAction::Pause => "paused",
@@ -54,7 +54,7 @@ fn done(action: RunAction) -> &'static str {
     }
 }
 
-/// Requests something of a running run, without waiting for the answer. Returns the request's name.
+/// Sends a request to a running run, without waiting for the answer. Returns the request's name.
 pub(super) fn request(run: &Path, action: RunAction, by: &str) -> anyhow::Result<String> {
     match is_running(run) {
         Some(true) => {}
@@ -66,5 +66,5 @@ pub(super) fn request(run: &Path, action: RunAction, by: &str) -> anyhow::Result
     Ok(send_request(run, &request).map_err(|source| train::Error::Write { path: RunFiles(run).requests(), source })?)
 }
 
-/// Longest name of a user, in characters.
+/// Maximum length of a user's name, in characters.
 const LONGEST_NAME: usize = 100;

@@ -1,4 +1,4 @@
-//! `rlhost diagnose`: finds out why a run does not learn.
+//! `rlhost diagnose`: looks for reasons why a run does not learn.
 
 use super::failure::CommandFailure;
 use crate::config::printable;

@@ -1,4 +1,4 @@
-//! Shows what goes on: on a terminal as a line at its bottom, elsewhere as a line now and then if nothing else is printed.
+//! Shows progress: on a terminal as a status line at the bottom, otherwise as a log line when nothing else was printed for a while.
 
 use crate::activity::{self, Activity, ActivityTime, ProgressStatus, ProgressUnit};
 use crate::config::words::clock;
@@ -9,69 +9,69 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the tasks.
+/// Polling interval for tasks.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A task outside a run that takes less is not shown.
+/// Minimum duration of a task outside a run to be shown.
 const SHORT: Duration = Duration::from_millis(300);
 
-/// Without a terminal, a line is printed after so much silence: before a run's first step, and later.
+/// Without a terminal, seconds of silence after which a line is printed: before a run's first step, and later.
 const SILENCE: Duration = Duration::from_secs(5);
 const SILENCE_OF_STEPS: Duration = Duration::from_secs(30);
 
-/// Widths of the bar, from which the first is chosen that leaves room for the words.
+/// Widths of the bar. The first that leaves room for the words is used.
 const BARS: [usize; 3] = [30, 12, 0];
 
-/// Number of tasks that are shown: a task and its part.
+/// Maximum number of tasks shown: a task and its subtask.
 const DEPTH: usize = 2;
 
 struct ProgressDisplay {
-    /// Whether there is a terminal to draw the line on.
+    /// Whether standard error is a terminal, to draw the status line on.
     on_terminal: bool,
     state: Mutex<DisplayState>,
 }
 
 struct DisplayState {
     run: Option<RunTimer>,
-    /// The line that is drawn; empty if there is none.
+    /// The current status line; empty if there is none.
     line: String,
-    /// When something was last printed.
+    /// Time of the last output.
     printed: Instant,
     over: bool,
 }
 
 static DISPLAY: OnceLock<ProgressDisplay> = OnceLock::new();
 
-/// Begins to show tasks, unless messages are not wanted; without a terminal only if a `log` of them is.
+/// Starts the display unless messages are turned off; without a terminal, only if progress should be logged (`log`).
 pub(super) fn start(log: bool) {
     if !tracing::enabled!(tracing::Level::INFO) || DISPLAY.get().is_some() {
         return;
     }
     let terminal = std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
     if !terminal && !log {
-        // A thread takes address space, which may be limited.
+        // Saves a thread, which takes address space that may be limited.
         return;
     }
     let state = DisplayState { run: None, line: String::new(), printed: Instant::now(), over: false };
     let display = ProgressDisplay { on_terminal: terminal, state: Mutex::new(state) };
     if DISPLAY.set(display).is_ok() {
-        // Without it, a run is silent and otherwise the same.
+        // If the thread can't start, the run only shows no progress.
         drop(std::thread::Builder::new().name("display".into()).stack_size(512 << 10).spawn(watch));
     }
 }
 
-/// Prints with `print` above the line.
+/// Calls `print` with the status line cleared.
 pub(super) fn above<T>(print: impl FnOnce() -> T) -> T {
     let Some(display) = DISPLAY.get() else { return print() };
     display.with(|state| {
         state.printed = Instant::now();
-        // It is drawn again at the next look, if there still is something to show.
+        // The next poll redraws the line.
         state.draw(String::new());
         print()
     })
 }
 
-/// Removes the line for good: the process is about to end.
+/// Removes the status line for good, because the process is about to end.
 pub(super) fn end() {
     if let Some(display) = DISPLAY.get() {
         display.with(|state| {
@@ -81,21 +81,21 @@ pub(super) fn end() {
     }
 }
 
-/// Shows the steps of a run, or none.
+/// Shows the steps of a run; `None` stops that.
 pub(super) fn set_run(run: Option<RunTimer>) {
     if let Some(display) = DISPLAY.get() {
         display.with(|state| state.run = run);
     }
 }
 
-/// Records that the run has taken this step.
+/// Records that the run completed this step.
 pub(super) fn stepped(step: u64) {
     if let Some(display) = DISPLAY.get() {
         display.with(|state| state.run.iter_mut().for_each(|run| run.take(step)));
     }
 }
 
-/// Looks at the tasks until the process ends.
+/// Polls the tasks until the process ends.
 fn watch() {
     let Some(display) = DISPLAY.get() else { return };
     while !display.with(|state| state.over) {
@@ -127,30 +127,30 @@ impl ProgressDisplay {
 }
 
 impl DisplayState {
-    /// Draws another line in place of the present one. The cursor stays behind it, so that what the terminal echoes is drawn over too.
+    /// Replaces the status line. The cursor stays at its end, so that text echoed by the terminal is overwritten too.
     fn draw(&mut self, line: String) {
         if line != self.line {
-            // Where nobody looks, nothing is lost.
+            // Without a reader, a failed write loses nothing.
             drop(write!(std::io::stderr(), "\r\x1b[2K{line}"));
             self.line = line;
         }
     }
 }
 
-/// The steps of a run, and the time that they take.
+/// Progress of a run's steps, and their durations.
 pub(super) struct RunTimer {
     calendar: Calendar,
     began: Instant,
     step: u64,
-    /// When the newest step ended.
+    /// When the latest step ended.
     stepped: Instant,
-    /// What evaluations and checkpoints before the run took.
+    /// Time of evaluations and checkpoints before the run.
     before: PauseTimes,
-    /// What evaluations and checkpoints had taken when the newest step ended.
+    /// Time of evaluations and checkpoints when the latest step ended.
     pauses: PauseTimes,
 }
 
-/// Time that no step took.
+/// Time between steps.
 #[derive(Clone, Copy, Default)]
 struct PauseTimes {
     evaluating: ActivityTime,
@@ -172,7 +172,7 @@ impl PauseTimes {
 }
 
 impl RunTimer {
-    /// Creates the state of a run that is about to begin.
+    /// Creates the timer of a run that is about to begin.
     pub(super) fn new(calendar: Calendar) -> Self {
         let (now, before) = (Instant::now(), PauseTimes::now());
         Self { calendar, began: now, step: calendar.first, stepped: now, before, pauses: before }
@@ -182,7 +182,7 @@ impl RunTimer {
         (self.step, self.stepped, self.pauses) = (step, Instant::now(), PauseTimes::now());
     }
 
-    /// Returns the time until the end, if steps go on as they have.
+    /// Returns the remaining time, if steps continue at the same speed.
     fn left(&self, now: Instant) -> Option<Duration> {
         let pauses = self.pauses.since(self.before);
         let of_steps = (self.stepped - self.began).saturating_sub(pauses.evaluating.time + pauses.saving.time);
@@ -192,7 +192,7 @@ impl RunTimer {
         Some(Duration::from_secs_f64(left).saturating_sub(now - self.stepped))
     }
 
-    /// Returns the line, without its bar: `3/100  0:12 elapsed, 7:05 left`.
+    /// Returns the line without its bar: `3/100  0:12 elapsed, 7:05 left`.
     fn words(&self, now: Instant) -> String {
         let left = self
             .left(now)
@@ -202,19 +202,19 @@ impl RunTimer {
         format!("{}/{}  {} elapsed{left}", self.step, self.calendar.last, clock(now - self.began))
     }
 
-    /// Returns the share of its steps that are done.
+    /// Returns the fraction of completed steps.
     fn share(&self) -> f64 {
         if self.calendar.last == 0 { 1.0 } else { self.step as f64 / self.calendar.last as f64 }
     }
 }
 
-/// Returns a bar with this share of it full.
+/// Returns a bar, filled to this fraction.
 fn bar(share: f64, width: usize) -> String {
     let full = ((share * width as f64) as usize).min(width);
     format!("{}{}", "\u{2588}".repeat(full), "\u{2591}".repeat(width - full))
 }
 
-/// Puts the longest bar before words that leaves room for them.
+/// Prepends the longest bar that leaves room for the words.
 fn with_bar(words: &str, share: f64, width: usize) -> String {
     match BARS.into_iter().find(|bar| words.chars().count() + bar + 1 < width).unwrap_or(0) {
         0 => words.to_owned(),
@@ -222,17 +222,17 @@ fn with_bar(words: &str, share: f64, width: usize) -> String {
     }
 }
 
-/// Returns the share of a task that is done, if it is known how much there is to do.
+/// Returns the completed fraction of a task, if its total is known.
 fn share(status: &ProgressStatus) -> Option<f64> {
     status.total.filter(|total| *total > 0).map(|total| status.done as f64 / total as f64).filter(|share| *share <= 1.0)
 }
 
-/// Returns the seconds that one of them took.
+/// Returns the mean time of an activity, in seconds.
 fn mean(spent: ActivityTime) -> Option<f64> {
     (spent.times > 0).then(|| spent.time.as_secs_f64() / f64::from(spent.times))
 }
 
-/// Returns the line for these tasks, at most so many columns wide; none if there is nothing to show.
+/// Returns the line for these tasks, at most `width` columns wide; `None` if there is nothing to show.
 fn shown(tasks: &[ProgressStatus], run: Option<&RunTimer>, now: Instant, width: usize) -> Option<String> {
     let Some(run) = run else {
         let long = chosen(tasks.iter().filter(|status| now.saturating_duration_since(status.began) >= SHORT));
@@ -243,11 +243,11 @@ fn shown(tasks: &[ProgressStatus], run: Option<&RunTimer>, now: Instant, width: 
     Some(cut(&with_bar(&words, run.share(), width), width))
 }
 
-/// Returns the line for tasks outside a run: with as many words as leave room for a bar, if one of the tasks has one.
+/// Returns the line for tasks outside a run, shortened to leave room for a bar if one of the tasks has one.
 fn of_tasks(tasks: &[&ProgressStatus], now: Instant, width: usize) -> String {
     let words = |status: &&ProgressStatus| format!("{}{}", described(status, now), ticking(status, now));
     let whole = tasks.iter().map(words).collect::<Vec<_>>().join(", ");
-    // The innermost moves most. A line of the log does not move.
+    // The innermost task progresses fastest. A log line has no bar.
     let moving = tasks.iter().rev().find_map(|status| Some((status, share(status)?))).filter(|_| width < usize::MAX);
     let Some((moving, share)) = moving else { return whole };
     let fits = |words: &String| words.chars().count() + BARS[1] + 1 < width;
@@ -255,7 +255,7 @@ fn of_tasks(tasks: &[&ProgressStatus], now: Instant, width: usize) -> String {
     with_bar(&Some(whole).filter(fits).unwrap_or_else(brief), share, width)
 }
 
-/// Returns the tasks that are shown: the outermost, but each activity once, with the task that says how much there is to do.
+/// Returns the tasks to show: the outermost, and each activity once, with the task whose total is known.
 fn chosen<'a>(tasks: impl Iterator<Item = &'a ProgressStatus>) -> Vec<&'a ProgressStatus> {
     let mut shown: Vec<&ProgressStatus> = Vec::new();
     for status in tasks {
@@ -269,7 +269,7 @@ fn chosen<'a>(tasks: impl Iterator<Item = &'a ProgressStatus>) -> Vec<&'a Progre
     shown
 }
 
-/// Shortens a line to less than a terminal's width, which would wrap it otherwise.
+/// Truncates a line to less than a terminal's width, to prevent wrapping.
 fn cut(line: &str, width: usize) -> String {
     match width.saturating_sub(1) {
         0 => String::new(),
@@ -277,7 +277,7 @@ fn cut(line: &str, width: usize) -> String {
     }
 }
 
-/// Returns a task in words: `generating 37/128, 8,192 tokens (512/s)`.
+/// Describes a task: `generating 37/128, 8,192 tokens (512/s)`.
 fn described(status: &ProgressStatus, now: Instant) -> String {
     let seconds = now.saturating_duration_since(status.began).as_secs_f64();
     let speed = match (status.tokens, status.unit) {
@@ -292,7 +292,7 @@ fn described(status: &ProgressStatus, now: Instant) -> String {
     format!("{}{speed}", counted(status))
 }
 
-/// Returns a task with how much of it is done: `generating 37/128`.
+/// Describes a task's progress: `generating 37/128`.
 fn counted(status: &ProgressStatus) -> String {
     let mut text = status.activity.name().to_owned();
     if !status.subject.is_empty() {
@@ -311,13 +311,13 @@ fn counted(status: &ProgressStatus) -> String {
     format!("{text}{counted}{rows}")
 }
 
-/// Returns the time that a task has taken, and about how much it will take.
+/// Returns the elapsed time of a task, and its estimated duration.
 fn ticking(status: &ProgressStatus, now: Instant) -> String {
     let elapsed = clock(now.saturating_duration_since(status.began));
     left(status, now).map_or_else(|| format!("  {elapsed}"), |left| format!("  {elapsed} elapsed, {} left", clock(left)))
 }
 
-/// Returns about how much time a task will take, or the time that it has taken.
+/// Returns the estimated remaining time of a task, or its elapsed time.
 fn remaining(status: &ProgressStatus, now: Instant) -> String {
     left(status, now).map_or_else(|| ticking(status, now), |left| format!("  {} left", clock(left)))
 }
@@ -375,12 +375,12 @@ mod tests {
         assert_eq!(shown(std::slice::from_ref(&task), None, task.began + SHORT / 2, 80), None);
         let after = task.began + Duration::from_secs(65);
         assert_eq!(shown(std::slice::from_ref(&task), None, after, 80).unwrap(), "loading the model  1:05");
-        // Of two that are the same, the one that moves is shown, with a bar.
+        // Of two tasks of the same activity, the one with progress is shown, with a bar.
         let inner = ProgressStatus { unit: ProgressUnit::Bytes, ..status(Activity::LoadingModel, 3 << 20, Some(4 << 20)) };
         let line = shown(&[task.clone(), inner], None, task.began + Duration::from_secs(1), 120).unwrap();
         let bar = "\u{2588}".repeat(22) + &"\u{2591}".repeat(8);
         assert!(line.starts_with(&format!("{bar} loading the model 3.00 MiB/4.00 MiB")), "{line}");
-        // At the usual width, there are fewer words rather than no bar.
+        // At the usual width, the words are shortened rather than the bar dropped.
         let of_bytes =
             |done| ProgressStatus { unit: ProgressUnit::Bytes, ..status(Activity::VerifyingCheckpoint, done, Some(600 << 20)) };
         let verifying = ProgressStatus { subject: "checkpoint-200".into(), ..of_bytes(150 << 20) };

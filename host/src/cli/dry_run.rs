@@ -1,4 +1,5 @@
-//! `--dry-run`: what a run would do. Its plan is logged as at any start; this prints what the model would read, and what its rewards say.
+//! `--dry-run`: shows what a run would do. Its plan is logged as at any start; this module prints the prompts that the model would read,
+//! and the scores of its rewards.
 
 use super::config_sources::ConfigSources;
 use super::failure::CommandFailure;
@@ -12,7 +13,7 @@ use std::rc::Rc;
 /// Maximum length of a printed prompt, and of a printed completion, in bytes.
 const LONGEST: (usize, usize) = (2000, 300);
 
-/// Sets up a run as it would begin, shows it, and leaves nothing behind.
+/// Sets up a run, shows its first rollouts, and leaves nothing behind.
 pub(super) fn run(given: &ConfigSources, world: &Rc<World>) -> Result<(), CommandFailure> {
     let beginning = StartMode::New;
     let config = RunConfig { hot_reload: false, ..given.resolve(&beginning, world)? };

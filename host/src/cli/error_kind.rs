@@ -1,4 +1,4 @@
-//! Decides whose fault an error is, for the exit code.
+//! Classifies errors as the user's mistake or as failures, for the exit code.
 
 use crate::{checkpoint, config, data, dist, gguf, model, plugin, report, trackers, train};
 use std::error::Error;
@@ -27,7 +27,7 @@ fn is_mistake_of_module(error: &(dyn Error + 'static)) -> Option<bool> {
     );
     let of_page = || match error.downcast_ref()? {
         report::Error::NotARun { .. } => Some(true),
-        // The system's own error comes next.
+        // The cause is the operating system's error.
         report::Error::Read { .. } | report::Error::Write { .. } => None,
     };
     of_room.or_else(of_page).or_else(|| error.downcast_ref().map(config::files::is_path_error))

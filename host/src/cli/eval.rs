@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Metrics that say how good a model is, without `eval_`. `*` is the name of a reward or a number.
+/// Metrics that say how good a model is, without `eval_`. `*` stands for the name of a reward or a number.
 const KEY: [&str; 14] = [
     "reward",
     "rewards/*/mean",
@@ -63,7 +63,7 @@ pub(super) fn run(matches: &ArgMatches, known: &EarlyConfig) -> Result<(), Comma
 }
 
 fn evaluate(matches: &ArgMatches, known: &EarlyConfig, world: &Rc<World>) -> Result<(), CommandFailure> {
-    // Nothing of an evaluation is kept.
+    // An evaluation leaves no files behind.
     let temporary = tempfile::tempdir().map_err(CommandFailure::from_error)?;
     let _unfinished = UnfinishedOutput::new(temporary.path(), "stopped before the evaluation was complete".into())
         .map_err(CommandFailure::from_error)?;
@@ -102,7 +102,7 @@ fn evaluate(matches: &ArgMatches, known: &EarlyConfig, world: &Rc<World>) -> Res
     Ok(())
 }
 
-/// Says at once what is evaluated.
+/// Logs what is evaluated.
 fn introduce(config: &RunConfig, beginning: &StartMode) {
     let name = |path: &str| printable_path(Path::new(path));
     let model = config.model.as_deref().map_or_else(|| "the built-in model".to_owned(), name);
@@ -111,7 +111,7 @@ fn introduce(config: &RunConfig, beginning: &StartMode) {
     tracing::info!("rlhost {}: evaluation of {model}{}", env!("CARGO_PKG_VERSION"), dataset.unwrap_or_default());
 }
 
-/// Returns the metrics that say how good a model is. A loss does of one that learns from given texts, and not of one that is scored.
+/// Returns the metrics that say how good a model is. The loss is one of them only if the model learns from given texts and is not scored.
 fn key_figures(figures: &BTreeMap<String, f64>) -> Vec<&str> {
     let is_scored = figures.contains_key("eval_reward");
     let is_meant = |name: &str, pattern: &str| match pattern.split_once('*') {
@@ -121,7 +121,7 @@ fn key_figures(figures: &BTreeMap<String, f64>) -> Vec<&str> {
     let of = |pattern: &str| {
         let names = figures.iter().map(|(name, value)| (name.as_str(), *value));
         let plain = |name: &str| name.strip_prefix("eval_").is_some_and(|name| is_meant(name, pattern));
-        // A plugin's own metrics have one more part.
+        // Names of a plugin's own metrics have one more part.
         let own = |name: &str| pattern == "rewards/*/mean" && name.matches('/').count() > 2;
         let is_shown = move |(name, value): &(&str, f64)| {
             plain(name) && !own(name) && !name.ends_with("/stderr") && (*value != 0.0 || !pattern.ends_with("/errors"))

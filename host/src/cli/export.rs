@@ -59,8 +59,8 @@ fn check(args: &Args) -> anyhow::Result<ModelFolder> {
     padded(ModelFolder::open(train::model_in(&args.from)?)?)
 }
 
-/// Returns a folder whose copies, if it is a reward model's adapter, name the padding token that the adapter was trained with: its value
-/// is that of the last other token.
+/// Returns the folder of a model. If it is a reward model's adapter, copies of it name the padding token of its training: the adapter's
+/// value is read at the last token that is not padding.
 pub(super) fn padded(folder: ModelFolder) -> anyhow::Result<ModelFolder> {
     let of_adapter = folder.lora().is_some() && folder.value_head()?.is_some();
     let pad = if of_adapter { Tokenizer::open(folder.tokenizer())?.pad_id() } else { None };
@@ -78,7 +78,7 @@ fn dtype(precision: GgufPrecision) -> anyhow::Result<WeightDtype> {
     }
 }
 
-/// Writes the file under a temporary name and renames it once it is complete. Leaves nothing behind after a failure.
+/// Writes the file under a temporary name and renames it once it is complete. A failure leaves nothing behind.
 fn write_gguf(folder: &ModelFolder, args: &Args) -> anyhow::Result<Vec<String>> {
     let to = &args.to;
     let unwritten = |source| train::Error::Write { path: to.clone(), source };
@@ -86,7 +86,7 @@ fn write_gguf(folder: &ModelFolder, args: &Args) -> anyhow::Result<Vec<String>> 
     std::fs::create_dir_all(parent).map_err(unwritten)?;
     #[cfg_attr(not(unix), allow(unused_mut))]
     let mut builder = tempfile::Builder::new();
-    // Unlike most temporary files, it is meant to be shared.
+    // Unlike most temporary files, the file is meant to be shared.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let file = builder.prefix(".export-").suffix(".tmp").tempfile_in(parent).map_err(unwritten)?;

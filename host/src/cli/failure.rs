@@ -1,12 +1,12 @@
-//! Why a command failed.
+//! Failures of a command.
 
 use super::error_kind;
 
-/// Why a command failed.
+/// Reason why a command failed.
 pub(crate) enum CommandFailure {
     /// The user's input is wrong.
     Mistake(anyhow::Error),
-    /// Something failed.
+    /// The work or the machine failed.
     Failed(anyhow::Error),
     /// A signal stopped the run; everything is saved.
     Stopped,
@@ -15,7 +15,7 @@ pub(crate) enum CommandFailure {
 }
 
 impl CommandFailure {
-    /// Classifies an error by its kind. One that was created in `cli` is a user mistake.
+    /// Classifies an error by its kind. An error created in `cli` is a user mistake.
     pub(in crate::cli) fn from_error(error: impl Into<anyhow::Error>) -> Self {
         let error = error.into();
         if error_kind::is_mistake(&error).unwrap_or(true) { Self::Mistake(error) } else { Self::Failed(error) }

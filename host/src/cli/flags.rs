@@ -9,10 +9,11 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The flag of an agent whose drivers are elsewhere.
+/// The flag of an agent whose drivers run on other machines.
 pub(super) const AGENT_LISTEN: &str = "agent_listen";
 
-/// Switches of TRL that are on by default there and are not keys here. All others would only get in the way of suggestions.
+/// TRL's switches that are on by default in TRL and are not keys of rlhost. Other switches are left out, so that they don't distort
+/// suggestions.
 const ON_IN_TRL: [&str; 9] = [
     "average_tokens_across_devices",
     "dataloader_pin_memory",
@@ -31,7 +32,7 @@ const SEVERAL: [&str; 4] = ["label_names", "include_for_metrics", "fsdp", "optim
 /// Builds a command with a flag for each key.
 pub(super) fn command(name: &'static str) -> Command {
     let keys = config::keys().iter().filter(|key| key.has_flag);
-    // Understood in scripts and files that were written for TRL, but nothing that a new user should read about.
+    // Hidden flags: scripts and files written for TRL may use them, but new users need not read about them.
     let foreign = config::foreign_options().map(|option| {
         let arg = spelled(Arg::new(option.name), option.name).hide(true).help(option.why);
         let arg = arg.allow_negative_numbers(true);
@@ -49,7 +50,7 @@ pub(super) fn command(name: &'static str) -> Command {
     help::with_names(command, &[]).args(foreign).args(negated)
 }
 
-/// Returns the switches that TRL's parser also takes as `--no_NAME`.
+/// Returns the switches that TRL's parser also accepts as `--no_NAME`.
 pub(super) fn negatable() -> impl Iterator<Item = &'static str> {
     let keys = config::keys().iter().filter(|key| key.kind == "boolean").map(|key| key.name.as_str());
     keys.chain(ON_IN_TRL)
@@ -60,7 +61,7 @@ pub(super) fn negated(name: &str) -> String {
     format!("no_{name}")
 }
 
-/// The flags that are not keys.
+/// Returns the flags that are not keys.
 fn own_flags() -> [Arg; 7] {
     let resume = "Resume from this checkpoint, or from the newest checkpoint of a run's folder. `latest`, or no value, resumes the \
                   run in --output-dir, or starts it if it has no checkpoint. With another --output-dir, a new run starts from \
@@ -144,9 +145,9 @@ fn flag(key: &ConfigKey) -> Arg {
     let heading = config::shown(name).map_or("", |shown| &*shown.heading);
     let mut arg = spelled(Arg::new(name), name).help(help).help_heading(heading).allow_hyphen_values(true);
     arg = match *kind {
-        // A switch's value may be left out, so that what follows it must not be taken for one.
+        // The value of a switch is optional, so a following argument must not be taken for it.
         "boolean" => arg.value_name("BOOL").num_args(0..=1).default_missing_value("true").allow_hyphen_values(false),
-        // As TRL takes lists: all values after one flag. One that begins with a dash is given as --stop=-x.
+        // TRL's form of lists: all values after one flag. A value that begins with a dash is given as --stop=-x.
         "array" => {
             let arg = arg.value_name("TEXT").num_args(1..).action(ArgAction::Append);
             arg.allow_hyphen_values(false).allow_negative_numbers(true)
@@ -183,25 +184,25 @@ fn setting_flag(setting: &Setting) -> Arg {
     }
 }
 
-/// Returns the id of a setting's flag. The setting may have the name of a key elsewhere.
+/// Returns the id of a setting's flag. The prefix prevents a clash with a key of the same name.
 pub(super) fn setting_id(name: &str) -> String {
     format!("loss.{name}")
 }
 
-/// Returns whether an argument is a flag of all commands.
+/// Returns whether an argument is a global flag.
 pub(super) fn is_global(argument: &str) -> bool {
     let letters = argument.strip_prefix('-').unwrap_or_default();
     ["--quiet", "--verbose"].contains(&argument) || !letters.is_empty() && letters.chars().all(|letter| "qv".contains(letter))
 }
 
-/// What can be read from the arguments before the algorithm's settings are known.
+/// Information read from the arguments before the algorithm's settings are known.
 #[derive(Default)]
 pub(super) struct ScannedArguments {
     /// Flags of the command, by their ids, with their values.
     pub flags: Vec<(String, Vec<String>)>,
     /// Arguments that belong to no flag.
     pub positionals: Vec<String>,
-    /// Whether there are other flags, which may be settings of the algorithm.
+    /// Whether there are unknown flags, which may be settings of the algorithm.
     pub has_others: bool,
 }
 
@@ -227,7 +228,7 @@ pub(super) fn scan(command: &Command, arguments: &[String]) -> ScannedArguments 
         };
         let (name, inline) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value.to_owned())));
         let known = of_name(command, name);
-        // Another flag may have several values; what is left of them does no harm among the positionals.
+        // A flag may have several values; surplus ones do no harm among the positionals.
         let most = known.map_or(1, most_values);
         let mut values: Vec<String> = inline.into_iter().collect();
         let switch = known.is_some_and(is_switch);
@@ -255,7 +256,7 @@ fn is_switch(arg: &Arg) -> bool {
     arg.get_value_names().is_some_and(|names| names.iter().any(|name| name == "BOOL"))
 }
 
-/// Spells out a switch's value if the next argument is not one, so that it is not mistaken for one.
+/// Writes out a switch's value if the next argument is not one, so that it is not taken for one.
 pub(super) fn with_plain_switches(command: &Command, arguments: &mut [OsString]) {
     for i in 0..arguments.len() {
         let next = arguments.get(i + 1).and_then(|next| next.to_str());
@@ -274,12 +275,12 @@ fn of_name<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
         .find(|arg| arg.get_long() == Some(&dashed) || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&name)))
 }
 
-/// Returns whether a value of --resume-from-checkpoint means the newest checkpoint of the output directory.
+/// Returns whether this value of --resume-from-checkpoint means the newest checkpoint of the output directory.
 pub(super) fn is_latest(path: &str) -> bool {
     ["latest", "true", "True"].contains(&path)
 }
 
-/// Returns the position of the command's name among the arguments, after the global flags. Inserts `train` if there is none.
+/// Returns the position of the command's name among the arguments, after the global flags. Inserts `train` if there is no command.
 pub(super) fn command_at(arguments: &mut Vec<OsString>) -> usize {
     let at = 1 + arguments.iter().skip(1).take_while(|argument| argument.to_str().is_some_and(flags::is_global)).count();
     let next = arguments.get(at).and_then(|argument| argument.to_str());

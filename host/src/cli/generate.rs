@@ -1,4 +1,4 @@
-//! `rlhost generate`: continues a prompt, or answers it as a conversation.
+//! `rlhost generate`: continues a prompt, or answers it in a conversation.
 
 use super::failure::CommandFailure;
 use super::output;
@@ -15,7 +15,7 @@ use std::io::IsTerminal;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-/// Maximum number of continuations at once.
+/// Maximum number of continuations.
 const MOST_SAMPLES: usize = 1 << 20;
 
 /// Ranges of temperatures and penalties that keep logits finite.
@@ -180,7 +180,7 @@ impl Args {
         self.chat.chat || self.chat.system.is_some()
     }
 
-    /// The chat template's variables and date: those of the run, if the folder is a run's checkpoint.
+    /// Returns the chat template's variables and date: those of the run, if the folder is a run's checkpoint.
     fn wording(&self, folder: &Path) -> anyhow::Result<TokenizerOverrides> {
         let file = CheckpointFiles::find(folder).config();
         let mut wording = TokenizerOverrides::default();
@@ -195,7 +195,7 @@ impl Args {
         Ok(wording)
     }
 
-    /// The prompt's tokens.
+    /// Returns the prompt's tokens.
     fn tokens(&self, tokenizer: &Tokenizer) -> anyhow::Result<Vec<u32>> {
         if !self.is_chat() {
             return Ok(tokenizer.encode(&self.prompt, true)?);

@@ -1,8 +1,8 @@
 //! Grants from the command line, and grants from a run's folder.
 //!
-//! A run's folder may come from somebody else. Its servers would then receive whatever the folder requests, with the secrets of
-//! the person who resumes it; its ports would be open, and its plugins would take what it allows them. So a grant in a folder is
-//! valid only if it has this user's mark ([`run::RunGrants`]), or is given again.
+//! A run's folder may come from somebody else. Its servers would then receive whatever the folder requests, with the secrets of the person
+//! who resumes the run; its ports would be open, and its plugins would get the grants that it sets. So a grant in a folder is valid only if
+//! it has this user's mark ([`run::RunGrants`]), or is given again.
 
 use super::failure::CommandFailure;
 use crate::config::{Grant, Grants, HttpLimits, PluginEntry, PluginLimits, RunConfig};
@@ -35,7 +35,7 @@ pub(super) struct RecordedPluginEntry<'a> {
 }
 
 impl GrantArgs {
-    /// Merges the grants of the flags with those of a run, which count if this user gave them. `asks` says whether servers may be
+    /// Merges the grants of the flags with those of a run, which are valid only if this user gave them. `asks` says whether servers may be
     /// contacted.
     pub(super) fn merged_with(&self, recorded: Option<&RecordedPluginEntry<'_>>, asks: bool) -> anyhow::Result<Grants> {
         let mut grants = match recorded {
@@ -54,8 +54,7 @@ impl GrantArgs {
         Ok(grants)
     }
 
-    /// Returns what needs no grant of an entry that somebody else may have written; refuses it if something is missing that flags
-    /// don't give.
+    /// Returns the parts of an untrusted entry that need no grant. Refuses the entry if it has other parts that the flags don't give.
     fn without_folder(&self, RecordedPluginEntry { entry, .. }: &RecordedPluginEntry<'_>, asks: bool) -> anyhow::Result<Grants> {
         let missing = |is: bool, flags: &[String]| is && flags.is_empty();
         let unasked = asks && (missing(!entry.hosts.is_empty(), &self.host) || missing(!entry.secrets.is_empty(), &self.secret));
@@ -67,11 +66,11 @@ impl GrantArgs {
         if entry.http != HttpLimits::default() {
             tracing::warn!("the run's own limits on the requests of {} are not used: {NOT_GRANTED}", entry.name());
         }
-        // Recorded answers are found without asking.
+        // Recorded answers are looked up without contacting servers.
         Ok(Grants { hosts: if asks { Vec::new() } else { entry.hosts.clone() }, ..Grants::default() })
     }
 
-    /// Replaces the folders by those of the flags, if there are any.
+    /// Replaces the folders with those of the flags, if there are any.
     fn give_folders(&self, grants: &mut Grants) -> anyhow::Result<()> {
         if !self.folder.is_empty() {
             grants.folders = pairs(&self.folder, "--folder", "NAME=FOLDER")?;
@@ -79,7 +78,7 @@ impl GrantArgs {
         Ok(())
     }
 
-    /// Lets a plugin send requests as granted; without a grant, it can only be inspected.
+    /// Applies a plugin's grants; without them, it can only be inspected.
     pub(super) fn apply(&self, engine: &mut PluginEngine, name: &str) -> anyhow::Result<()> {
         let grants = self.merged_with(None, true)?;
         let asking = match grants.hosts.is_empty() {
@@ -93,7 +92,7 @@ impl GrantArgs {
     }
 }
 
-/// Reads what a flag gives several times, each time with another name.
+/// Parses the values of a flag that is repeated with different names.
 fn pairs(all: &[String], flag: &str, expected: &str) -> anyhow::Result<BTreeMap<String, String>> {
     let mut read = BTreeMap::new();
     for text in all {
@@ -105,7 +104,7 @@ fn pairs(all: &[String], flag: &str, expected: &str) -> anyhow::Result<BTreeMap<
     Ok(read)
 }
 
-/// Lets a plugin read the folders that it is granted.
+/// Grants a plugin read access to its folders.
 pub(super) fn grant_folders(engine: &mut PluginEngine, name: &str, grants: &Grants) -> anyhow::Result<()> {
     if !grants.folders.is_empty() {
         let folders = Folders::read(&grants.folders).map_err(|detail| anyhow!("{name}: {detail}"))?;
@@ -118,16 +117,16 @@ pub(super) fn grant_folders(engine: &mut PluginEngine, name: &str, grants: &Gran
 const NOT_GRANTED: &str = "you have not granted that on this machine";
 
 impl RecordedPluginEntry<'_> {
-    /// Returns whether this user granted the plugin what its entry says.
+    /// Returns whether this user granted the plugin the grants in its entry.
     fn is_granted(&self, asks: bool) -> bool {
-        // Its limits are not used.
+        // Scoring does not use the entry's limits.
         let entry = PluginEntry { limits: PluginLimits::default(), ..self.entry.clone() };
         let granted = run::RunGrants::load(self.run);
         Grant::from_entry(self.table, &entry, asks).iter().all(|grant| granted.covers(grant))
     }
 }
 
-/// Returns the grants of a configuration that starts from a run's, unless one was neither marked by this user nor is `given` again.
+/// Returns the grants of a configuration that is based on a run's. Refuses grants that are neither marked by this user nor `given` again.
 pub(super) fn accepted(config: &RunConfig, run: &Path, given: impl Fn(&Grant) -> bool) -> anyhow::Result<Vec<Grant>> {
     let (all, granted) = (config.grants(), run::RunGrants::load(run));
     let missing: Vec<&Grant> = all.iter().filter(|grant| !granted.covers(grant) && !given(grant)).collect();
@@ -154,14 +153,14 @@ pub(super) fn check_accepted(config: &RunConfig, accepted: &[Grant], rank: usize
     }
 }
 
-/// Says what a run is allowed beyond the defaults. What a plugin may reach is said when it is loaded.
+/// Logs the grants of a run. Those of plugins are logged when the plugins are loaded.
 pub(super) fn show(config: &RunConfig) {
     for grant in config.grants().iter().filter(|grant| !grant.is_of_a_plugin()) {
         tracing::info!("granted: {grant}");
     }
 }
 
-/// Returns the limits of the algorithm in a run's folder, if this user gave them; otherwise the default ones.
+/// Returns the limits of the algorithm in a run's folder if this user granted them, otherwise the defaults.
 pub(super) fn granted_limits(limits: PluginLimits, run: &Path) -> PluginLimits {
     let granted = run::RunGrants::load(run);
     let all = Grant::from_limits("loss_limits", &limits).iter().all(|grant| granted.covers(grant));

@@ -1,5 +1,4 @@
-//! What `-h` and `--help` of the commands that train show: `-h` a page of the flags that most runs need, `--help` all of them, both by
-//! heading.
+//! The help of the training commands: `-h` is a page of the flags that most runs need, `--help` lists all of them, both grouped by heading.
 
 use clap::{Arg, Command};
 
@@ -29,7 +28,7 @@ pub(super) const PLUGINS: &str = "Plugins";
 /// Heading of the algorithm's settings.
 pub(super) const SETTINGS: &str = "Settings of the algorithm";
 
-/// The flags of the page, with what it says about them.
+/// The flags of the `-h` page, with their short help.
 pub(super) const COMMON: [(&str, &str); 30] = [
     ("config", "File with keys, in TOML or YAML"),
     ("set", "Set any key"),
@@ -63,7 +62,7 @@ pub(super) const COMMON: [(&str, &str); 30] = [
     ("num_threads", "CPU threads [default: one per processor]"),
 ];
 
-/// Adds arguments to a command in the order of their headings, and gives each its place in `-h`.
+/// Adds arguments to a command in the order of their headings, with the help of each for `-h`.
 pub(super) fn arranged(command: Command, arguments: impl IntoIterator<Item = Arg>) -> Command {
     let mut arguments: Vec<Arg> = arguments.into_iter().collect();
     let place = |arg: &Arg| HEADINGS.iter().position(|heading| arg.get_help_heading() == Some(heading));
@@ -71,7 +70,7 @@ pub(super) fn arranged(command: Command, arguments: impl IntoIterator<Item = Arg
     command.args(arguments.into_iter().map(on_page))
 }
 
-/// Shortens an argument's help for `-h`, or leaves it out there.
+/// Shortens an argument's help for `-h`, or hides it if it is not on that page.
 pub(super) fn on_page(arg: Arg) -> Arg {
     let common = COMMON.iter().find(|(id, _)| arg.get_id() == id);
     let long = arg.get_help().cloned();
@@ -81,7 +80,7 @@ pub(super) fn on_page(arg: Arg) -> Arg {
     }
 }
 
-/// Ends the page of a command with the names of the algorithm's settings, and says where the rest is.
+/// Ends the `-h` page of a command with the names of the algorithm's settings, and a reference to `--help`.
 pub(super) fn with_names(command: Command, settings: &[&str]) -> Command {
     let all = "`--help` explains all flags. They can be written with dashes or underscores.";
     let names: Vec<String> = settings.iter().map(|name| format!("--{}", name.replace('_', "-"))).collect();

@@ -38,7 +38,7 @@ enum InitTemplate {
 }
 
 impl InitTemplate {
-    /// Returns the name of its command line argument.
+    /// Returns the template's name on the command line.
     fn name(self) -> &'static str {
         match self {
             Self::Gsm8k => "gsm8k",
@@ -49,7 +49,7 @@ impl InitTemplate {
         }
     }
 
-    /// Returns the configuration, and the rows that it begins with unless they are built in.
+    /// Returns the configuration, and its example rows unless they are built in.
     fn files(self) -> (&'static str, Option<&'static str>) {
         match self {
             Self::Gsm8k => (include_str!("init/gsm8k.toml"), Some(include_str!("init/gsm8k.jsonl"))),
@@ -61,7 +61,7 @@ impl InitTemplate {
     }
 }
 
-/// Where a configuration names its dataset.
+/// Placeholder of the dataset's path in a configuration.
 const DATASET: &str = "\"DATASET\"";
 
 pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
@@ -80,14 +80,14 @@ pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// Prints what there is to start from.
+/// Lists the templates.
 fn list() {
     let help = |kind: &InitTemplate| kind.to_possible_value().and_then(|value| value.get_help().map(ToString::to_string));
     let rows = InitTemplate::value_variants().iter().map(|kind| vec![kind.name().to_owned(), help(kind).unwrap_or_default()]);
     aligned(&rows.collect::<Vec<_>>()).iter().for_each(|line| say!("{line}"));
 }
 
-/// Writes the files of a kind, and says which.
+/// Writes the files of a template, and prints their names.
 fn write(kind: InitTemplate, file: &Path) -> anyhow::Result<()> {
     let (config, rows) = kind.files();
     let beside = file.with_extension("jsonl");

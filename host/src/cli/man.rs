@@ -24,7 +24,7 @@ pub(super) struct Args {
 
 /// Prints or writes the pages of a program with these commands.
 pub(super) fn run(args: &Args, root: Command) -> Result<(), CommandFailure> {
-    // In the order of `--help`, which replacing a command changes.
+    // The order of `--help`, because replacing a command changes it.
     let order: Vec<String> = root.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let root = with_all_settings(root)?;
     if let Some(folder) = &args.markdown {
@@ -48,7 +48,7 @@ fn with_all_settings(root: Command) -> Result<Command, CommandFailure> {
     })
 }
 
-/// Returns a command's page; `path` is its name after those of its parent commands.
+/// Returns a command's page; `path` is the command's name, preceded by those of its parents.
 fn page(root: Command, path: &[String]) -> anyhow::Result<Vec<u8>> {
     let mut found = named(root);
     for name in path {

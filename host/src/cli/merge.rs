@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// Copies the critic's head that a checkpoint has beside its adapter, if it has one, for a run that starts from the merged model.
+/// Copies the critic's head of a checkpoint with an adapter, if it has one, for a run that starts from the merged model.
 fn copy_critic(from: &Path, to: &Path) -> anyhow::Result<()> {
     let (from, to) = (CheckpointFiles::find(from).critic(), CheckpointFiles::new(to));
     match files::open(&from) {

@@ -160,7 +160,7 @@ pub(super) fn command() -> Command {
     OtherCommand::augment_subcommands(root)
 }
 
-/// Returns clap's message without its usage lines, and for an unknown flag of a `command` with the one that was probably meant.
+/// Returns clap's message without its usage lines. For an unknown flag of a `command`, the message suggests the nearest flag.
 fn one_line(error: &clap::Error, command: Option<&Command>) -> String {
     if let (ErrorKind::UnknownArgument, Some(ContextValue::String(given)), Some(command)) =
         (error.kind(), error.get(ContextKind::InvalidArg), command)
@@ -182,7 +182,7 @@ fn one_line(error: &clap::Error, command: Option<&Command>) -> String {
     said
 }
 
-/// Says where a command's flags are listed.
+/// Returns a hint to the list of a command's flags.
 fn all_flags(command: &Command) -> &'static str {
     match takes_keys(command.get_name()) {
         true => "--help lists all flags, including the algorithm's settings",
@@ -202,7 +202,7 @@ fn prepared(arguments: &[OsString], at: usize) -> Result<(Command, EarlyConfig),
     Ok((root, known))
 }
 
-/// Runs the command that `arguments` (the program's name first) ask for.
+/// Runs the command given by `arguments`, whose first is the program's name.
 pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     stop_signals::report_large_files();
     if let Some(shell) = completions::requesting_shell(&arguments) {
@@ -210,10 +210,10 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     }
     let at = command_at(&mut arguments);
     if arguments.len() == at {
-        // Flags that are for any command don't make one.
+        // Global flags alone are not a command.
         arguments.truncate(1);
     }
-    // Only a command's own help has the settings of its algorithm.
+    // Only a command's own `--help` lists the settings of its algorithm.
     if arguments.get(at).is_some_and(|name| name == "help") && arguments.len() == at + 2 {
         arguments.remove(at);
         arguments.push("--help".into());
@@ -260,7 +260,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     exit_code(outcome.and_then(|()| output::finish()))
 }
 
-/// Runs the command that was parsed.
+/// Runs the parsed command.
 fn carry_out(matches: &ArgMatches, known: &EarlyConfig) -> Result<(), CommandFailure> {
     if let Some((name, of_command)) = matches.subcommand() {
         if let Some(training) = training(name) {
@@ -325,7 +325,7 @@ fn exit_code(outcome: Result<(), CommandFailure>) -> ExitCode {
 /// Sends log messages to standard error. RUST_LOG overrides the flags, except that --quiet stays quiet.
 fn start_log(quiet: bool, verbose: u8) {
     let level = match (quiet, verbose) {
-        // One process of a run speaks.
+        // Only one process of a run prints.
         _ if !World::prints_output() => "error",
         (true, _) => "warn",
         (false, 0) => "info",
@@ -337,7 +337,7 @@ fn start_log(quiet: bool, verbose: u8) {
     let terminal = std::io::stderr().is_terminal();
     let colored = terminal && !output::is_plain();
     if std::env::var_os("NO_COLOR").is_some() && !output::is_plain() {
-        // The library takes an empty one for a set one.
+        // The `console` library treats an empty variable as set.
         console::set_colors_enabled(
             std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb"),
         );

@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// Reads the configuration of the model to create; of a multimodal model, that of the text part.
+/// Reads the configuration of the model to create; for a multimodal model, that of its text part.
 fn config(args: &Args) -> anyhow::Result<Value> {
     let within = |e: String| anyhow!("{}: {e}", args.config.display());
     let text =

@@ -1,4 +1,4 @@
-//! Standard output and error. A closed pipe is not an error, because the reader is gone; a full disk is one.
+//! Standard output and error. A closed pipe is not an error, because the reader has left; a full disk is one.
 
 use super::failure::CommandFailure;
 use crate::config::{is_hidden, printable, printable_lines};
@@ -11,24 +11,24 @@ use std::str::Utf8Chunk;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Why writing to standard output failed, if it did.
+/// Error of writing to standard output, if writing failed.
 static FAILED: OnceLock<String> = OnceLock::new();
 
 /// Maximum length of a printed error, in bytes.
 const LONGEST_ERROR: usize = 64 << 10;
 
-/// Where the text of a line of the log and of an error begins.
+/// Columns before the text of a log line and of an error.
 const LOG_INDENT: usize = 6;
 const ERROR_INDENT: usize = 7;
 
-/// Least width of a last column that is filled below itself, and the indentation otherwise.
+/// Minimum width of a last column for its continuation lines to be aligned with it, and their indentation otherwise.
 const LEAST_COLUMN: usize = 24;
 const LEAST_INDENT: usize = 4;
 
-/// Maximum length of what is printed of an argument that can't be read, in bytes.
+/// Maximum length of a printed argument that can't be parsed, in bytes.
 const LONGEST_ARGUMENT: usize = 4096;
 
-/// Says which arguments are not UTF-8 text, with the flags before them.
+/// Describes arguments that are not UTF-8, with the flags before them.
 pub(super) fn unreadable(arguments: &[OsString]) -> String {
     let shown = |argument: &OsString| {
         let chunks = argument.as_encoded_bytes().utf8_chunks();
@@ -45,7 +45,7 @@ pub(super) fn unreadable(arguments: &[OsString]) -> String {
     format!("{}: is not UTF-8 text", odd.collect::<Vec<_>>().join(", "))
 }
 
-/// Returns whether NO_COLOR asks for plain text. By its standard, an empty one does not.
+/// Returns whether NO_COLOR asks for plain text. By its standard, an empty value does not.
 pub(super) fn is_plain() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
@@ -66,17 +66,17 @@ pub(super) fn lines(text: fmt::Arguments<'_>) {
     bytes(shown.as_bytes());
 }
 
-/// Prints a line of a table. What does not fit the terminal goes on below the last column, which begins at `indent`.
+/// Prints a line of a table. Text that exceeds the terminal's width continues below the last column, which begins at `indent`.
 pub(super) fn row(line: &str, indent: usize) {
     lines(format_args!("{}", broken(&visible(line), indent, width_of(&Term::stdout()))));
 }
 
-/// Returns the width of a terminal; what is none has room for any line.
+/// Returns the width of a terminal; other outputs have unlimited width.
 fn width_of(term: &Term) -> usize {
     if term.is_term() { usize::from(term.size().1) } else { usize::MAX }
 }
 
-/// Breaks a line between words so that it fits a `width`; what follows is indented.
+/// Breaks a line between words to fit `width`; continuation lines are indented.
 fn broken(line: &str, indent: usize, width: usize) -> String {
     if measure_text_width(line) <= width {
         return line.to_owned();
@@ -84,7 +84,7 @@ fn broken(line: &str, indent: usize, width: usize) -> String {
     let indent = if indent + LEAST_COLUMN > width { LEAST_INDENT } else { indent };
     let (mut text, mut taken, mut rest) = (String::new(), 0, line);
     while !rest.is_empty() {
-        // A word with the spaces before it, which pad a column and stay unless the line is broken there.
+        // The spaces before a word may pad a column, so they are kept unless the line is broken there.
         let word = rest.trim_start_matches(' ');
         let spaces = rest.len() - word.len();
         let end = word.find(' ').unwrap_or(word.len());
@@ -120,7 +120,7 @@ pub(super) fn finish() -> Result<(), CommandFailure> {
     }
 }
 
-/// Whether this process has said why it ends.
+/// Whether this process has printed an error.
 static COMPLAINED: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether an error was printed.
@@ -128,10 +128,11 @@ pub(super) fn has_complained() -> bool {
     COMPLAINED.load(Ordering::SeqCst)
 }
 
-/// What further lines of an error or of a log line begin with, so that none can be taken for a line of its own.
+/// Prefix of continuation lines of an error or log line, so that none can be taken for a separate line.
 const CONTINUATION: &str = "      | ";
 
-/// Prints an error. Lines after the first, as a script's traceback has them, are set off. If that fails, there is nowhere left to report it.
+/// Prints an error. Lines after the first, such as those of a script's traceback, get a prefix. If printing fails, the error can't be
+/// reported.
 pub(super) fn complain(error: &anyhow::Error) {
     COMPLAINED.store(true, Ordering::SeqCst);
     let error = format!("error: {}", printable_lines(&error.to_string(), LONGEST_ERROR));
@@ -139,7 +140,7 @@ pub(super) fn complain(error: &anyhow::Error) {
     let _ = super::display::above(|| writeln!(io::stderr(), "{error}"));
 }
 
-/// Returns a text whose first line is broken between words and whose further lines are set off.
+/// Returns a text whose first line is broken between words and whose further lines get [`CONTINUATION`] as prefix.
 fn set_off(text: &str, indent: usize, term: Option<&Term>) -> String {
     let mut lines = text.split('\n');
     let first = lines.next().unwrap_or_default();
@@ -152,13 +153,13 @@ fn set_off(text: &str, indent: usize, term: Option<&Term>) -> String {
     shown
 }
 
-/// Returns a text with hidden characters made visible, except line ends.
+/// Returns a text with all hidden characters except line ends made visible.
 fn visible(text: &str) -> String {
     let lines = text.split('\n').map(|line| printable(line, usize::MAX));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A log in which each write is one line, whatever it contains, with further lines set off.
+/// A log in which each write is one entry, whatever it contains; its further lines get a prefix.
 pub(super) struct LineLog<W> {
     pub to: W,
     /// Whether the log itself writes escape sequences.
@@ -167,16 +168,16 @@ pub(super) struct LineLog<W> {
     pub term: Option<Term>,
 }
 
-/// Lines of the log that wait; none if it is not held back.
+/// Buffered log lines; `None` if the log is not held back.
 static HELD: Mutex<Option<Vec<u8>>> = Mutex::new(None);
 
-/// Length beyond which further lines are dropped, in bytes.
+/// Size of the buffer, in bytes; lines beyond it are dropped.
 const MOST_HELD: usize = 64 << 10;
 
-/// Holds the log back while something else has the screen. It is written when this is dropped.
+/// Holds the log back while a full-screen view is open. Dropping it writes the buffered lines.
 pub(super) struct LogHold(());
 
-/// Begins to hold the log back.
+/// Starts to hold the log back.
 pub(super) fn hold_log() -> LogHold {
     *lock_held_log() = Some(Vec::new());
     LogHold(())
@@ -188,7 +189,7 @@ fn lock_held_log() -> MutexGuard<'static, Option<Vec<u8>>> {
 
 impl Drop for LogHold {
     fn drop(&mut self) {
-        // Where nobody reads it, nothing is lost.
+        // Without a reader, a failed write loses nothing.
         let _ = io::stderr().write_all(&lock_held_log().take().unwrap_or_default());
     }
 }

@@ -1,4 +1,4 @@
-//! Long output: on a terminal through the user's pager, otherwise to standard output. It ends early when nobody reads it.
+//! Long output: on a terminal through the user's pager, otherwise to standard output. Output stops when the reader quits.
 
 use super::output;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -6,11 +6,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Where long output goes.
+/// Destination of long output.
 pub(super) struct Pager {
     to: BufWriter<Box<dyn Write>>,
     child: Option<Child>,
-    /// Whether the reader has seen enough.
+    /// Whether the reader quit.
     is_done: bool,
     interrupted: Arc<AtomicBool>,
 }
@@ -22,7 +22,7 @@ impl Pager {
         let child = if wanted && io::stdout().is_terminal() { pager() } else { None };
         let (to, child): (Box<dyn Write>, _) = match child {
             Some((child, to)) => {
-                // Ctrl-C is for the pager, which this process must outlive.
+                // Ctrl-C is for the pager, and this process must outlive it.
                 let _ = signal_hook::flag::register(signal_hook::consts::SIGINT, interrupted.clone());
                 (to, Some(child))
             }
@@ -31,7 +31,7 @@ impl Pager {
         Self { to: BufWriter::with_capacity(1 << 16, to), child, is_done: false, interrupted }
     }
 
-    /// Writes a line as it is. Returns whether there is a reader.
+    /// Writes a line unchanged. Returns whether the reader is still there.
     pub(super) fn line(&mut self, line: &[u8]) -> bool {
         self.is_done |= self.interrupted.load(Ordering::SeqCst);
         if !self.is_done {
@@ -50,14 +50,14 @@ impl Pager {
         }
     }
 
-    /// Writes what is left, and waits for the pager.
+    /// Writes buffered text, and waits for the pager.
     pub(super) fn finish(mut self) {
         if !self.is_done {
             let written = self.to.flush();
             self.check(written);
         }
         let Self { to, child, .. } = self;
-        // Closes the pager's input. What is buffered is written or was refused.
+        // Closes the pager's input. The buffer is empty, or writing it failed.
         drop(to.into_parts());
         if let Some(mut child) = child {
             let _ = child.wait();
@@ -65,7 +65,7 @@ impl Pager {
     }
 }
 
-/// Starts the pager. Returns it with its input; none if it can't be started.
+/// Starts the pager. Returns it with its input; `None` if it can't be started.
 fn pager() -> Option<(Child, Box<dyn Write>)> {
     let set = std::env::var_os("PAGER");
     let mut command = match &set {
@@ -78,7 +78,7 @@ fn pager() -> Option<(Child, Box<dyn Write>)> {
         Some(command) => Command::new(command),
         None => Command::new("less"),
     };
-    // As git has them: end at once if all fits on the screen, show colours, and leave the text there.
+    // Git's settings: exit at once if everything fits on the screen, show colours, and don't clear the screen at the end.
     for (name, value) in [("LESS", "FRX"), ("LESSCHARSET", "utf-8")] {
         if std::env::var_os(name).is_none() {
             command.env(name, value);

@@ -1,4 +1,4 @@
-//! `rlhost plan`: what a run would take of each process's memory, and send, without loading anything.
+//! `rlhost plan`: estimates the memory that each process of a run takes and the data that it sends, without loading anything.
 
 use super::algorithm::EarlyConfig;
 use super::columns::aligned;
@@ -14,7 +14,7 @@ use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a gigabyte, as memory is sold.
+/// Bytes of a (decimal) gigabyte.
 const GB: f64 = 1e9;
 
 /// Returns the command with `train`'s flags and its own.
@@ -86,14 +86,14 @@ pub(super) fn run(matches: &ArgMatches, known: &EarlyConfig) -> Result<(), Comma
     Ok(())
 }
 
-/// Returns an error about the model's config.json that names the file that was given, not the copy of it.
+/// Returns an error about the model's config.json that names the user's file, not its temporary copy.
 fn in_file(error: model::Error, matches: &ArgMatches, folder: &Path) -> CommandFailure {
     let Some(given) = matches.get_one::<PathBuf>("model-config") else { return CommandFailure::from_error(error) };
     let copy = folder.join("config.json").display().to_string();
     CommandFailure::mistake(anyhow!("{}", error.to_string().replace(&copy, &given.display().to_string())))
 }
 
-/// Returns the folder of the model's config.json, and what must be there meanwhile.
+/// Returns the folder of the model's config.json, and its temporary folder, if any, which must outlive its use.
 fn model(matches: &ArgMatches, config: &RunConfig) -> Result<(Option<tempfile::TempDir>, PathBuf), CommandFailure> {
     if let Some(file) = matches.get_one::<PathBuf>("model-config") {
         let place = tempfile::tempdir().map_err(CommandFailure::from_error)?;
@@ -115,7 +115,7 @@ fn model(matches: &ArgMatches, config: &RunConfig) -> Result<(Option<tempfile::T
     Ok((Some(place), folder))
 }
 
-/// Returns the tokens of a text: at most a prompt and a completion, or a given text.
+/// Returns the maximum number of tokens of a text: a prompt and a completion, or a dataset's text.
 fn tokens(config: &RunConfig) -> usize {
     match config.max_length {
         Some(length) if config.max_prompt_length.is_none() => length,

@@ -1,4 +1,4 @@
-//! Shows a run's progress: a table of key metrics; its steps and phases are in the line of `display`.
+//! Shows a run's progress: a table of key metrics. Its steps and phases are in the status line of `display`.
 
 use super::display::{self, RunTimer};
 use super::output;
@@ -8,7 +8,7 @@ use crate::train::{Calendar, Listener};
 use console::{Term, measure_text_width, style};
 use std::collections::BTreeMap;
 
-/// Metrics with a column, and their short names. A narrow terminal shows the first.
+/// Metrics with a column, and their short names. A narrow terminal shows only the first ones.
 const KEY_FIGURES: [(&str, &str); 10] = [
     ("reward", "reward"),
     ("reward_std", "std"),
@@ -34,7 +34,7 @@ const WIDTH: usize = 9;
 /// Maximum width of a column with a reward's name.
 const WIDEST: usize = 20;
 
-/// Prints a run's metrics, and shows its steps; nothing with --quiet, or if another process does.
+/// Prints a run's metrics, and shows its steps; prints nothing with --quiet, or if another process prints.
 pub(super) struct ProgressPrinter {
     steps: u64,
     quiet: bool,
@@ -51,7 +51,7 @@ impl ProgressPrinter {
         Self { steps: calendar.last, quiet, columns: Vec::new(), lines: 0 }
     }
 
-    /// Returns the width of the step's column.
+    /// Returns the width of the step column.
     fn first(&self) -> usize {
         self.steps.to_string().len() * 2 + 1
     }
@@ -109,11 +109,11 @@ impl Listener for ProgressPrinter {
     }
 }
 
-/// Returns the columns of these metrics, whose names begin with `prefix`. Several rewards have a column each.
+/// Returns the columns of these metrics, whose names begin with `prefix`. Each of several rewards has its own column.
 fn shown(figures: &BTreeMap<String, f64>, prefix: &str) -> Vec<(String, f64)> {
     let of_reward = |name: &str| {
         let name = name.strip_prefix(prefix)?.strip_prefix("rewards/")?.strip_suffix("/mean")?;
-        // A plugin's own metrics have one more part.
+        // Names of a plugin's own metrics have one more part.
         (!name.contains('/')).then(|| console::truncate_str(&printable(name, WIDEST), WIDEST, "\u{2026}").into_owned())
     };
     let mut rewards: Vec<(String, f64)> = figures.iter().filter_map(|(name, v)| Some((of_reward(name)?, *v))).collect();
@@ -127,7 +127,7 @@ fn shown(figures: &BTreeMap<String, f64>, prefix: &str) -> Vec<(String, f64)> {
     columns
 }
 
-/// Returns a heading and values after it, broken between values so that lines fit a `width`.
+/// Returns a heading followed by values, broken between values to fit `width`.
 fn in_lines(heading: String, values: impl Iterator<Item = String>, width: usize) -> String {
     let (mut text, mut taken) = (String::new(), 0);
     for (i, part) in std::iter::once(heading).chain(values).enumerate() {

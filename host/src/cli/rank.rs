@@ -5,7 +5,8 @@ use super::output;
 use crate::dist::{self, World};
 use std::rc::Rc;
 
-/// Runs one process of a run, which may be the only one. If one fails, all are told and one of them prints the error.
+/// Runs one process of a run, which may be the only one. If it fails, it reports its failure to the others, and one of them prints the
+/// error.
 pub(super) fn on_this_rank(work: impl FnOnce(&Rc<World>) -> Result<(), CommandFailure>) -> Result<(), CommandFailure> {
     let world = match World::join() {
         Ok(world) => Rc::new(world),
@@ -22,7 +23,7 @@ pub(super) fn on_this_rank(work: impl FnOnce(&Rc<World>) -> Result<(), CommandFa
         return outcome;
     }
     world.report_failure(&dist::RankFailure { reason: error.to_string(), plugin: None, mistake, of_saving: false });
-    // Before the farewell: launchers end all that is left when one process has ended with a failure.
+    // Printed before this process exits, because launchers kill the others when one exits with a failure.
     if world.is_first() {
         output::complain(error);
     }

@@ -1,4 +1,4 @@
-//! The reference pages of the book, generated from the definitions that the parser itself uses.
+//! The reference pages of the book, generated from the parser's definitions.
 
 use super::grant_args::GrantArgs;
 use super::{CommandFailure, flags, takes_keys, training};
@@ -7,13 +7,13 @@ use crate::plugin::{EMBEDDED, PluginEngine, PluginSource, Setting, settings_of};
 use clap::{Arg, Command};
 use std::fmt::Write;
 
-/// Says at the beginning of a page who wrote it.
+/// First line of a page, which says that it is generated.
 const GENERATED: &str = "<!-- Generated from the sources; `just reference` writes it. -->";
 
 /// A page: its file name and its text.
 pub(super) type ReferencePage = (&'static str, String);
 
-/// Returns all pages; `root` is the command of which all others are part, and `order` names those as the page has them.
+/// Returns all pages; `root` is the root command, and `order` lists the names of its commands in the order of the page.
 ///
 /// # Errors
 /// If a built-in plugin can't be loaded.
@@ -21,7 +21,7 @@ pub(super) fn pages(root: &Command, order: &[String]) -> Result<[ReferencePage; 
     Ok([("configuration.md", configuration()), ("commands.md", commands(root, order)), ("settings.md", settings()?)])
 }
 
-/// Escapes what Markdown would take for HTML, except within code.
+/// Escapes characters of HTML and Markdown, except within code.
 fn escaped(text: &str) -> String {
     let part = |(i, part): (usize, &str)| match i % 2 {
         0 => part.replace('<', "&lt;").replace('*', "\\*").replace('#', "\\#"),
@@ -114,7 +114,7 @@ fn table_key(key: &TableKey) -> String {
 
 fn commands(root: &Command, order: &[String]) -> String {
     let mut root = root.clone();
-    // An argument knows how many values it takes only then.
+    // Only a built command knows how many values its arguments take.
     root.build();
     let mut page = format!(
         "{GENERATED}\n\n# Commands\n\nWithout a command, `rlhost` runs `rlhost train`. `rlhost COMMAND --help` prints the same, and \
@@ -148,7 +148,7 @@ fn command_section(page: &mut String, command: &Command, level: usize) {
     }
 }
 
-/// Returns whether a flag of a command with a flag for each key is neither that, nor a setting, nor one that all such commands have.
+/// Returns whether a flag of a training command is neither a key's, nor a setting's, nor one that all such commands have.
 fn is_own(command: &str, arg: &Arg) -> bool {
     let id = arg.get_id().as_str();
     let is_key = config::key(id).is_some_and(|key| key.has_flag) || id.starts_with("loss.");
@@ -190,7 +190,7 @@ fn settings() -> Result<String, CommandFailure> {
     Ok(page)
 }
 
-/// Returns the settings of a built-in plugin. Some import what only a grant gives, so they get an empty one.
+/// Returns the settings of a built-in plugin. Some plugins can be loaded only with a grant, so they get an empty one.
 fn settings_of_builtin(name: &str) -> Result<Vec<Setting>, CommandFailure> {
     let (mut engine, source) =
         (PluginEngine::new().map_err(CommandFailure::from_error)?, PluginSource::open(name).map_err(CommandFailure::from_error)?);

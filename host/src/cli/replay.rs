@@ -26,13 +26,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Most rewards of the run that the new one is compared with.
+/// Maximum number of the run's rewards that the new one is compared with.
 const MOST_NAMES: usize = 64;
 
-/// Completions shown at the end.
+/// Number of completions shown at the end.
 const SHOWN: usize = 5;
 
-/// Memory that all completions may take.
+/// Maximum memory of all completions, in bytes.
 const MOST_MEMORY: usize = 4 << 30;
 
 /// Arguments of `replay` for training.
@@ -85,7 +85,7 @@ pub(super) struct Args {
     replay_only: bool,
 }
 
-/// Reads a file of completions from the line that begins at a place; a last line that is still being written is left out.
+/// Reads a file of completions from a byte offset at which a line begins; an incomplete last line is skipped.
 fn recorded_in(file: &Path, from: u64) -> anyhow::Result<Vec<RecordedCompletion>> {
     let unread = |e: io::Error| anyhow!("can't read {}: {e}", file.display());
     let mut lines = JsonLinesReader::open(file, LONGEST_COMPLETION).map_err(unread)?.with_limit(u64::MAX);
@@ -104,7 +104,7 @@ fn recorded_in(file: &Path, from: u64) -> anyhow::Result<Vec<RecordedCompletion>
     Ok(recorded)
 }
 
-/// Reads a file of completions, and the conversations of its episodes; returns how many it has.
+/// Reads a file of completions, and the conversations of its episodes; returns the number of completions.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn read_recorded(file: &Path) -> anyhow::Result<usize> {
     let recorded = recorded_in(file, 0)?;
@@ -162,8 +162,8 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Scores recorded completions with the plugin that a page asks about. It may ask no server, and gets the settings that the run's reward
-/// has.
+/// Scores recorded completions with the plugin that a page asks about. The plugin can't contact servers, and gets the settings of the run's
+/// reward.
 pub(super) fn what_if(question: &RescoringRequest<'_>) -> anyhow::Result<Vec<RescoredCompletion>> {
     let (run, reward) = (question.run, question.reward);
     let recorded = recorded_in(&RunFiles(run).completions(), question.from)?;
@@ -198,8 +198,8 @@ pub(super) fn what_if(question: &RescoringRequest<'_>) -> anyhow::Result<Vec<Res
     Ok(rescored.collect())
 }
 
-/// Returns the settings of a run's reward that a swap hands to the next version: those that are not the defaults of the version in
-/// `current`. All of them, if that can't be told.
+/// Returns the settings of a run's reward that a swap carries over to the next version: those that differ from the defaults of the version
+/// in `current`, or all of them if that version can't be loaded.
 fn carried_over(
     args: &Args,
     config: &RunConfig,
@@ -214,15 +214,16 @@ fn carried_over(
     Ok(loaded.map_or_else(|_| own.config.clone(), |plugin| plugin.non_default_settings()))
 }
 
-/// Returns the rows of a run's dataset, as its rewards saw them.
+/// Returns the rows of a run's dataset, as its rewards received them.
 fn rows_of(run: &Path, config: &RunConfig) -> anyhow::Result<Vec<RescoringRow>> {
-    // Whether plain prompts become conversations matters only where settings build or extend them.
+    // Whether plain prompts become conversations matters only if settings build or extend them.
     let is_formed = PromptForm::from_config(config, true).is_some();
     let has_chat = is_formed && policys_tokenizer(run, config).is_none_or(|tokenizer| tokenizer.has_chat());
     dataset(config, has_chat)
 }
 
-/// Grants the plugin what the run's reward or environment of that name is granted, or what flags give. The run's answers are already there.
+/// Grants the plugin the grants of the run's reward or environment with this name, or those of the flags. The run's recorded answers are
+/// loaded.
 fn grant(engine: &mut PluginEngine, args: &Args, config: &RunConfig, name: &str) -> anyhow::Result<()> {
     let plugins = config.plugin.iter().map(|entry| ("plugin", entry));
     let mut entries = plugins.chain(config.environment.iter().map(|entry| ("environment", entry)));
@@ -240,8 +241,8 @@ fn grant(engine: &mut PluginEngine, args: &Args, config: &RunConfig, name: &str)
     Ok(())
 }
 
-/// Returns the reward to score with as an entry of a configuration: `--set` takes its settings and, as in `train`, its keys. What says
-/// how it scores is as in the run, unless it is set.
+/// Returns the reward to score with as an entry of a configuration: `--set` accepts its settings and, as in `train`, its keys. Keys that
+/// affect its scores are as in the run, unless they are set.
 fn entry_of(args: &Args, config: &RunConfig) -> anyhow::Result<PluginEntry> {
     let is_key = |set: &KeyAssignment| matches!(set.path(), [first, second, below @ ..] if first == "plugin" && (second != "config" || below.is_empty()));
     let (sets, settings): (Vec<KeyAssignment>, Vec<KeyAssignment>) =
@@ -261,7 +262,7 @@ fn entry_of(args: &Args, config: &RunConfig) -> anyhow::Result<PluginEntry> {
         tracing::warn!("weight, on_error and eval_only have no effect here: scores are compared without weights");
     }
     if let Some(of_run) = config.plugin.iter().find(|own| own.model == entry.model && own.name() == entry.name()) {
-        // A bare name is that of a reward of the run before it is a folder here.
+        // A bare name is first looked up among the run's rewards, then as a folder.
         if args.reward_model.as_deref().is_some_and(|given| !given.contains(['/', '\\', '='])) {
             entry.move_to(of_run.path.clone());
             entry.hash.clone_from(&of_run.hash);
@@ -311,14 +312,14 @@ fn by_reward(
     Ok((scores, by))
 }
 
-/// Returns whether a reward of the run is a model whose step values plugins see.
+/// Returns whether a reward of the run is a model whose step values plugins receive.
 fn values_steps(entry: &PluginEntry) -> bool {
     let opened = || Ok::<_, anyhow::Error>(ModelFolder::open(train::model_of(&entry.path)?.0)?.judges_steps()?);
     let unread = |e| tracing::warn!("the run's reward model {} can't be opened; a plugin sees nothing of it: {e}", entry.name());
     entry.model && opened().map_err(unread).unwrap_or(false)
 }
 
-/// Returns the tokenizer of the model that wrote the run's completions, if it is still there.
+/// Returns the tokenizer of the model that wrote the run's completions, if it still exists.
 fn policys_tokenizer(run: &Path, config: &RunConfig) -> Option<Tokenizer> {
     let folder = match checkpoint::newest(run) {
         Ok((_, newest, _)) => newest,
@@ -328,7 +329,7 @@ fn policys_tokenizer(run: &Path, config: &RunConfig) -> Option<Tokenizer> {
     opened.map_err(|e| tracing::warn!("the policy's tokenizer can't be read, so texts are tokenized again: {e}")).ok()
 }
 
-/// Scores episodes with an environment, which may do what it is granted.
+/// Scores episodes with an environment, within its grants.
 fn by_environment(
     given: &str,
     args: &Args,
@@ -347,7 +348,7 @@ fn by_environment(
     )
 }
 
-/// Returns the rows of the dataset, for a model that `has_chat`, a chat template, or none.
+/// Returns the rows of the dataset, for a model with or without a chat template (`has_chat`).
 fn dataset(config: &RunConfig, has_chat: bool) -> anyhow::Result<Vec<RescoringRow>> {
     let Some((dataset, _)) = train::dataset_of(config)? else { return Ok(Vec::new()) };
     let (mut rows, form) = (Vec::new(), PromptForm::from_config(config, has_chat));
@@ -364,7 +365,7 @@ fn dataset(config: &RunConfig, has_chat: bool) -> anyhow::Result<Vec<RescoringRo
     Ok(rows)
 }
 
-/// Returns a generation as its rewards saw it.
+/// Returns a generation as its rewards received it.
 fn recording(generation: &[RecordedCompletion], dataset: &[RescoringRow]) -> anyhow::Result<RecordedGeneration> {
     let batch = batch(generation, dataset);
     let mut firsts: Vec<&RecordedCompletion> = Vec::with_capacity(batch.prompts.len());
@@ -395,7 +396,7 @@ fn batch(generation: &[RecordedCompletion], dataset: &[RescoringRow]) -> RewardB
     let mut prompts = Vec::new();
     let mut prompt_of = Vec::new();
     for recorded in generation {
-        // An episode has a prompt of its own.
+        // Each episode has its own prompt.
         if rows.last() != Some(&recorded.row) || recorded.episode.is_some() {
             rows.push(recorded.row);
             prompts.push(recorded.prompt.clone());
@@ -446,7 +447,7 @@ fn show_scores(recorded: &[RecordedCompletion], by: &str, scores: &[Option<f32>]
     }
 }
 
-/// Prints the completions on which the two scores differ most, of the version where they do.
+/// Prints the completions on which the two scores differ most, for the version that differs most.
 fn show_furthest(recorded: &[RecordedCompletion], versions: &[VersionedReward<'_>], scores: &[Option<f32>]) {
     let Some((version, all)) = furthest(recorded, versions, scores) else {
         return say!("no completion has a different score");

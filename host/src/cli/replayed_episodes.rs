@@ -1,4 +1,4 @@
-//! Replays a run's recorded episodes: the turns as the model wrote them, with another environment.
+//! Replays a run's recorded episodes: the turns that the model wrote, with another environment.
 
 use super::rescoring::{RescoringRow, RescoringScores};
 use crate::config::PluginLimits;
@@ -25,7 +25,7 @@ impl Exchange {
     }
 }
 
-/// Returns the conversation and the template's variables of an episode, for a row with these columns.
+/// Returns the conversation of an episode and the template's variables, for a row with these columns.
 pub(super) fn conversation(
     episode: &RecordedEpisode,
     columns: Option<&Map<String, Value>>,
@@ -46,7 +46,7 @@ fn said(episode: &RecordedEpisode) -> anyhow::Result<Vec<ChatMessage>> {
 fn exchanges(episode: &RecordedEpisode) -> anyhow::Result<Vec<Exchange>> {
     let said = said(episode)?;
     let own: Vec<usize> = (0..said.len()).filter(|&i| said[i].role == "assistant").collect();
-    // What precedes the first turn is the prompt, which may have answers of the model too.
+    // The messages before the first turn are the prompt, which may have assistant messages too.
     let own = &own[own.len().saturating_sub(episode.turns.len())..];
     let end = |i: usize| own.get(i + 1).copied().unwrap_or(said.len());
     let heard = |i: usize| said[own[i] + 1..end(i)].iter().map(|m| (m.role.clone(), m.content.to_string())).collect();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// Trains on the completions of a run, with these changes of its configuration.
 pub(super) fn run(Args { run, training, set, .. }: &Args) -> Result<(), CommandFailure> {
-    // Without `..`, since the new run's folder is named after it.
+    // The path must be free of `..`, because the new run's folder is named after it.
     let run = run.canonicalize().map_err(|e| CommandFailure::mistake(anyhow!("{}: {e}", printable_path(run))))?;
     let name = printable_path(&run);
     if !RunFiles(&run).events().is_file() {

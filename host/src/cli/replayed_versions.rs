@@ -1,4 +1,4 @@
-//! The versions of rewards that a run's completions were scored by: scores of one are not averaged with those of another.
+//! Versions of the rewards that scored a run's completions. Scores of different versions are not averaged.
 
 use crate::metrics::ScoreComparison;
 use crate::run::{PluginVersion, RecordedCompletion};
@@ -6,24 +6,24 @@ use anyhow::anyhow;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-/// What the columns of [`VersionedReward::row`] are.
+/// Headings of the columns of [`VersionedReward::row`].
 pub(super) const HEADING: [&str; 7] = ["compared with", "n", "its mean", "new mean", "mean diff", "max diff", "ranks"];
 
-/// Differences of scores that are not shown: how completions share a pass moves a model's scores by rounding.
+/// Score differences that are not shown: they result from rounding, when a model's completions are batched differently.
 const ROUNDING: f32 = 1e-5;
 
-/// A version that no completion names.
+/// The version of completions that record none.
 static UNKNOWN: LazyLock<PluginVersion> = LazyLock::new(PluginVersion::default);
 
-/// A reward of the run, or one of the versions that it had.
+/// A reward of the run, or one of its versions.
 #[derive(Debug, PartialEq)]
 pub(super) struct VersionedReward<'a> {
     name: &'a str,
-    /// Its version; none if all completions were scored by the same one.
+    /// The reward's version; `None` if one version scored all completions.
     version: Option<&'a PluginVersion>,
 }
 
-/// Returns the version of the reward that scored a completion; an unknown one in runs that did not record it.
+/// Returns the version of the reward that scored a completion; [`UNKNOWN`] in runs that did not record it.
 fn version_of<'a>(recorded: &'a RecordedCompletion, name: &str) -> &'a PluginVersion {
     recorded.plugins.get(name).unwrap_or(&UNKNOWN)
 }
@@ -33,18 +33,19 @@ impl VersionedReward<'_> {
         self.version.is_none_or(|version| version_of(recorded, self.name) == version)
     }
 
-    /// Returns the score of a completion; none if another version scored it.
+    /// Returns the score of a completion; `None` if another version scored it.
     pub(super) fn score(&self, recorded: &RecordedCompletion) -> Option<f32> {
         recorded.rewards.get(self.name).copied().flatten().filter(|_| self.is_own(recorded))
     }
 
-    /// Returns its name, and the version if there are several.
+    /// Returns the reward's name, and the version if there are several.
     pub(super) fn title(&self) -> String {
         let Some(version) = self.version else { return self.name.to_owned() };
         format!("{}@{}", self.name, if version.is_unknown() { "unknown".to_owned() } else { version.short() })
     }
 
-    /// Returns how new scores differ from its own, as cells below [`HEADING`], and how many completions only one of the two scored.
+    /// Compares new scores with the reward's own. Returns cells below [`HEADING`], and the number of completions that only one of the two
+    /// scored.
     pub(super) fn row(&self, recorded: &[RecordedCompletion], scores: &[Option<f32>]) -> (Vec<String>, usize) {
         let both = recorded.iter().zip(scores).filter(|(r, _)| self.is_own(r)).map(|(r, new)| (self.score(r), *new));
         let (old, new): (Vec<Option<f32>>, Vec<Option<f32>>) = both.unzip();
@@ -56,15 +57,15 @@ impl VersionedReward<'_> {
     }
 }
 
-/// Returns what the scores of recorded completions are compared with: every reward of the run, or what `--with` names; one that was
-/// swapped by version, in the order in which they came.
+/// Returns the rewards to compare with: all of the run, or the one that `--with` names. A reward that was swapped is listed by version, in
+/// chronological order.
 ///
 /// # Errors
 /// If there is no such reward or version.
 pub(super) fn compared<'a>(with: Option<&str>, recorded: &'a [RecordedCompletion]) -> anyhow::Result<Vec<VersionedReward<'a>>> {
     let names: BTreeSet<&str> = recorded.iter().flat_map(|r| r.rewards.keys().map(String::as_str)).collect();
     let names: Vec<&str> = names.into_iter().collect();
-    // A name may have an @ of its own.
+    // A name may contain an @.
     let (name, version) = match with {
         Some(with) if !names.contains(&with) => {
             with.rsplit_once('@').map_or((Some(with), None), |(name, hash)| (Some(name), Some(hash)))
@@ -94,7 +95,7 @@ pub(super) fn compared<'a>(with: Option<&str>, recorded: &'a [RecordedCompletion
     Ok(all)
 }
 
-/// A completion with the score that a version gave it, and the new one.
+/// A completion with its score by a version, and its new score.
 pub(super) struct ScoreChange<'a> {
     pub recorded: &'a RecordedCompletion,
     pub old: f32,
@@ -107,8 +108,8 @@ impl ScoreChange<'_> {
     }
 }
 
-/// Returns the version from which a new score differs most, with its completions of other scores, the furthest first; none if there are no
-/// such completions.
+/// Returns the version from which a new score differs most, with the completions whose scores differ, the largest difference first; `None`
+/// if there are none.
 pub(super) fn furthest<'a, 'b>(
     recorded: &'a [RecordedCompletion],
     versions: &'b [VersionedReward<'b>],
@@ -119,7 +120,7 @@ pub(super) fn furthest<'a, 'b>(
     all.filter(|(_, all)| !all.is_empty()).max_by(|(_, a), (_, b)| greatest(a).total_cmp(&greatest(b)))
 }
 
-/// Returns the completions to which a version gave another score, the furthest first.
+/// Returns the completions whose score by a version differs from the new one, the largest difference first.
 fn differing<'a>(
     recorded: &'a [RecordedCompletion],
     version: &VersionedReward<'_>,
@@ -176,12 +177,12 @@ mod tests {
         let first = &compared(Some("a@0"), &recorded).unwrap()[0];
         assert_eq!(recorded.iter().map(|r| first.score(r)).collect::<Vec<_>>(), [Some(1.0), None, Some(2.0)]);
         assert_eq!(first.row(&recorded, &[Some(3.0); 3]).0[..4], ["a@0123", "2", "1.5000", "3.0000"].map(str::to_owned));
-        // Settings make a version, too.
+        // A change of settings makes a new version.
         let settings = [completion(1.0, "0123+aa"), completion(5.0, "0123+bb")];
         let all = compared(None, &settings).unwrap();
         assert_eq!(all.iter().map(VersionedReward::title).collect::<Vec<_>>(), ["a@0123+aa", "a@0123+bb", "b"]);
         assert_eq!(compared(Some("a@0123+b"), &settings).unwrap()[0].title(), "a@0123+bb");
-        // Runs that did not record versions have one.
+        // Runs that did not record versions have a single one.
         let old = [completion(1.0, ""), completion(5.0, "")];
         assert_eq!(compared(None, &old).unwrap()[0].title(), "a");
     }

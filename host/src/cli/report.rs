@@ -1,4 +1,4 @@
-//! `rlhost report`: writes the page of `rlhost ui`, as it is now, to one HTML file.
+//! `rlhost report`: writes the current page of `rlhost ui` to one HTML file.
 
 use super::compare::page_path;
 use super::failure::CommandFailure;
@@ -36,7 +36,7 @@ pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// Returns the report of a run as text; none if it can't be read.
+/// Returns the report of a run as text; `None` if it can't be read.
 #[cfg(any(test, fuzzing))]
 pub fn report_text(run: &std::path::Path) -> Option<String> {
     FrozenPage::from_run(run, PagePlugins).ok().map(|page| page.to_html())

@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     super::rank::on_this_rank(|world| resume_run(args, &stopping, world))
 }
 
-/// Says how to start a run over that ended before its first checkpoint.
+/// Adds to an error how to restart a run that ended before its first checkpoint.
 fn without_checkpoint(run: &Path, error: anyhow::Error) -> CommandFailure {
     let files = RunFiles(run);
     // A checkpoint's folder has no events.

@@ -1,4 +1,4 @@
-//! How a run can go on after its end, whatever the end was.
+//! Advice on how to continue a run after it ended, for whatever reason.
 
 use crate::config::words::counted;
 use crate::config::{PluginEntry, RunConfig, ScriptPath, printable_path, shell_word};
@@ -6,10 +6,10 @@ use crate::run::RunFiles;
 use crate::train::{self, RunOutcome};
 use std::path::{Path, PathBuf};
 
-/// What a run's end is described with.
+/// The run that the advice is about.
 pub(super) struct ResumeAdvice<'a> {
     pub folder: &'a Path,
-    /// The configuration that it was started with.
+    /// The configuration that the run was started with.
     pub config: &'a RunConfig,
 }
 
@@ -19,7 +19,7 @@ impl ResumeAdvice<'_> {
         format!("rlhost resume {}", shell_word(self.folder))
     }
 
-    /// Says how to go on after an error.
+    /// Returns how to continue after an error.
     pub(super) fn after_error(&self, error: &train::Error) -> String {
         let saved = RunFiles(self.folder).steps().ok().and_then(|steps| steps.last().copied());
         let first = self.prerequisite(error).map_or_else(String::new, |first| format!("{first}, then "));
@@ -35,7 +35,7 @@ impl ResumeAdvice<'_> {
         }
     }
 
-    /// Says how to go on with a replay that can't simply be resumed: it has no more completions, or nothing was saved.
+    /// Returns how to continue a replay that can't simply be resumed, because it has no more completions, or nothing was saved.
     fn after_replay(&self, error: &train::Error, saved: Option<u64>) -> Option<String> {
         self.config.replay_rollouts.as_ref()?;
         match (saved, error) {
@@ -51,14 +51,14 @@ impl ResumeAdvice<'_> {
         }
     }
 
-    /// Says how to go on after an error of a plugin that failed before the first step.
+    /// Returns how to continue after an error of a plugin that failed before the first step.
     pub(super) fn before_first_step(&self, error: &train::Error) -> Option<String> {
-        // A reward model that can't be opened says itself what is wrong.
+        // The error of a reward model that can't be opened already says what is wrong.
         error.plugin_at_fault().filter(|_| !matches!(error, train::Error::RewardModel { .. }))?;
         self.prerequisite(error).map(|first| format!("{first}, then start again"))
     }
 
-    /// Says what to do before the run can go on.
+    /// Returns what to do before the run can continue.
     fn prerequisite(&self, error: &train::Error) -> Option<String> {
         if let train::Error::Write { .. } | train::Error::Checkpoint(_) = error {
             return Some("see that its folder can be written".to_owned());
@@ -78,20 +78,20 @@ impl ResumeAdvice<'_> {
         Some(file.map_or_else(|| format!("fix what makes {name} fail"), |file| format!("fix {}", printable_path(&file))))
     }
 
-    /// Returns the only script whose functions all are plugins, each under its own name.
+    /// Returns the script whose functions are all plugins, each under its own name, if there is only one such script.
     fn only_script(&self) -> Option<PathBuf> {
         let scripts = self.config.plugin.iter().filter_map(|entry| ScriptPath::parse(&entry.path));
         let mut whole = scripts.filter(|script| script.function.is_none()).map(|script| PathBuf::from(script.file));
         whole.next().filter(|_| whole.next().is_none())
     }
 
-    /// Says how to continue from a checkpoint that has only the model.
+    /// Returns how to continue from a checkpoint that has only the model.
     fn with_model(&self, step: u64) -> String {
         let checkpoint = RunFiles(self.folder).checkpoint(step);
         format!("save_only_model keeps no state to resume from; start another run with --model {}", shell_word(&checkpoint))
     }
 
-    /// Says how to go on with a run that was stopped.
+    /// Returns how to continue a run that was stopped.
     pub(super) fn after_stop(&self, steps: u64) -> String {
         if steps == 0 {
             let over = "to start over, give its command again, with --resume-from-checkpoint";
@@ -101,7 +101,7 @@ impl ResumeAdvice<'_> {
         format!("stopped after {}; {how}", counted(steps, "step"))
     }
 
-    /// Returns the command that trains on after the last step; none if there is no state to resume from.
+    /// Returns the command that continues training after the last step; `None` if there is no state to resume from.
     pub(super) fn more(&self, finished: &RunOutcome, max_steps: u64) -> Option<String> {
         let more = match finished.steps < max_steps {
             true => "--set early_stopping_patience=NUMBER --allow-changed".to_owned(),
@@ -111,7 +111,7 @@ impl ResumeAdvice<'_> {
     }
 }
 
-/// Returns what a run that diverged should resume with.
+/// Returns the settings that a diverged run should be resumed with.
 fn settings(error: &train::Error) -> &'static str {
     match error {
         train::Error::NotFinite { .. } | train::Error::Overflow { .. } => " --set learning_rate=LOWER --allow-changed",
@@ -119,7 +119,7 @@ fn settings(error: &train::Error) -> &'static str {
     }
 }
 
-/// Says what a run loses that ends at once, after this many steps.
+/// Describes what is lost if a run ends at once, after this many steps.
 pub(super) fn lost(folder: &Path, steps: u64) -> String {
     let saved = RunFiles(folder).steps().ok().and_then(|saved| saved.into_iter().rfind(|step| *step <= steps)).unwrap_or(0);
     let resume = format!("resume with: rlhost resume {}", shell_word(folder));
@@ -135,7 +135,7 @@ pub(super) fn lost(folder: &Path, steps: u64) -> String {
     }
 }
 
-/// Names steps as the subject of a sentence.
+/// Formats steps as the subject of a sentence.
 fn steps_as_subject(first: u64, last: u64) -> String {
     if first == last { format!("step {first} is") } else { format!("steps {first} to {last} are") }
 }
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(lost(run, 0), format!("nothing was trained or saved; {over}"));
         assert_eq!(lost(run, 1), format!("step 1 is lost, as nothing was saved yet; {over}"));
         fs::create_dir(RunFiles(run).checkpoint(4)).unwrap();
-        // One that a resumed run has not reached again.
+        // A checkpoint that the resumed run has not reached yet.
         fs::create_dir(RunFiles(run).checkpoint(90)).unwrap();
         assert!(
             lost(run, 4).starts_with("step 4 is saved, and the step that was under way is lost; resume with: rlhost resume ")

@@ -141,7 +141,7 @@ pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// The first signal stops the server, the second ends the process.
+/// Listens for signals: the first stops the server, the second ends the process.
 fn listen_for_signals() -> std::io::Result<Arc<AtomicBool>> {
     let stopped = Arc::<AtomicBool>::default();
     for signal in [SIGINT, SIGTERM] {
@@ -235,7 +235,7 @@ impl Args {
         Ok(App::new(InferenceEngine::start(decoding, 0, options)?, tokenizer, card).with_weights(weights))
     }
 
-    /// A server of a reward model.
+    /// Creates the server of a reward model.
     fn scoring_app(&self, folder: ModelFolder, tokenizer: Tokenizer) -> anyhow::Result<App> {
         let path = folder.path().display();
         ensure!(
@@ -246,7 +246,7 @@ impl Args {
         ensure!(!generates, "{path} is a reward model: --adapter and --allow-weight-updates are for models that generate");
         let as_stored = matches!(self.weights.dtype, ServeDtype::Auto);
         ensure!(as_stored, "{path} is a reward model, whose weights stay as they are stored: leave --dtype out");
-        // An adapter's base is no reward model and may name another padding token than the adapter was trained with.
+        // An adapter's base is not a reward model, and may name another padding token than the one that the adapter was trained with.
         let pad = if folder.lora().is_some() { tokenizer.pad_id() } else { folder.pad_token()? };
         let options = self.options(folder.architecture().max_positions)?;
         let folder = folder.with_weight_storage(self.weights.held());
@@ -255,7 +255,7 @@ impl Args {
         Ok(App::from_scorer(RewardModelScorer::new(model, pad, options.max_model_len, options.max_waiting), tokenizer, card))
     }
 
-    /// The chat template and its variables and date: those of the run, if the folder is a run's checkpoint.
+    /// Returns the chat template, and its variables and date: those of the run, if the folder is a run's checkpoint.
     fn wording(&self, folder: &Path) -> anyhow::Result<TokenizerOverrides> {
         let file = CheckpointFiles::find(folder).config();
         let mut wording = TokenizerOverrides::default();

@@ -3,10 +3,10 @@
 use crate::config::KeyAssignment;
 use serde_json::{Map, Value};
 
-/// A plugin's settings from `--set KEY=VALUE`, given any number of times. `plugin.NAME.config.KEY` works too, as for `train`.
+/// Returns a plugin's settings from all `--set KEY=VALUE`. `plugin.NAME.config.KEY` works too, as for `train`.
 pub(super) fn settings_given(sets: &[KeyAssignment]) -> anyhow::Result<Map<String, Value>> {
     let pair = |set: &KeyAssignment| {
-        // The last part is the setting itself.
+        // The last part is the setting's own name.
         let above = &set.path()[..set.path().len() - 1];
         let within = above.iter().rposition(|part| part == "config").filter(|_| above[0] == "plugin");
         let key = &set.path()[within.map_or(0, |config| config + 1)..];

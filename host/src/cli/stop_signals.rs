@@ -14,10 +14,10 @@ use std::time::Duration;
 /// Polling interval for signals.
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A run under way: its folder, and the number of its steps done.
+/// A running run: its folder, and the number of completed steps.
 type RunInProgress = (PathBuf, Arc<AtomicU64>);
 
-/// Whether a run was asked to stop, what run has begun, and whether the signal was confirmed.
+/// Whether a run was asked to stop, which run has begun, and whether the signal was confirmed.
 #[derive(Clone, Default)]
 pub(super) struct StopSignals {
     requested: Arc<AtomicBool>,
@@ -26,9 +26,9 @@ pub(super) struct StopSignals {
 }
 
 impl StopSignals {
-    /// Listens for signals. The first one asks the run to stop and is confirmed in a line; the second ends the process and says what is
-    /// lost; a third, should that take long, ends it at once. Before the run begins, the first one ends it too, since there is nothing to
-    /// save.
+    /// Listens for signals. The first one asks the run to stop and is confirmed in a line; the second says what is lost and ends the
+    /// process; a third ends it at once, if the second takes long. Before the run begins, the first one ends it too, since there is nothing
+    /// to save.
     pub(super) fn listen() -> Result<Self, CommandFailure> {
         let this = Self::default();
         let is_ending = Arc::<AtomicBool>::default();
@@ -42,13 +42,14 @@ impl StopSignals {
             }
             seen.push((signal, new));
         }
-        // A closed terminal tells the shell's jobs, and so does the shell: a second one must not end what the first has asked to stop.
+        // When a terminal closes, both the terminal and the shell send SIGHUP to jobs. The second signal must not end the run while it
+        // stops.
         #[cfg(unix)]
         if hangups_end_it() {
             signal_hook::flag::register(signal_hook::consts::SIGHUP, this.requested.clone()).map_err(CommandFailure::failed)?;
         }
-        // mpirun forwards the first two to its processes, while SIGINT makes it kill them after some time. A limit on processor time
-        // (`ulimit -S -t`) sends the third again every second, which must not end what the first has asked to stop.
+        // mpirun forwards SIGUSR1 and SIGUSR2 to its processes, while on SIGINT it kills them after some time. A limit on processor time
+        // (`ulimit -S -t`) sends SIGXCPU every second, which must not end the run while it stops.
         #[cfg(unix)]
         for signal in [SIGUSR1, SIGUSR2, SIGXCPU] {
             signal_hook::flag::register(signal, this.requested.clone()).map_err(CommandFailure::failed)?;
@@ -65,20 +66,20 @@ impl StopSignals {
         &self.requested
     }
 
-    /// Confirms a signal that stopped the run, unless that is already done: a short step ends before anybody looks.
+    /// Confirms the signal that stopped the run, unless `watch` already did: a short step may end between two polls.
     pub(super) fn confirm_once(&self) {
         if self.requested.load(Ordering::SeqCst) && !self.confirmed.swap(true, Ordering::SeqCst) {
             tracing::info!("stopping after this step to save; Ctrl-C again stops at once");
         }
     }
 
-    /// Waits for the first signal, and for a second one of those that end the process.
+    /// Waits for the first signal, and then for a second SIGINT or SIGTERM.
     fn watch(&self, seen: &[(i32, Arc<AtomicBool>)], is_ending: &AtomicBool) {
         while !self.requested.load(Ordering::SeqCst) {
             std::thread::sleep(SIGNAL_POLL_INTERVAL);
         }
         self.confirm();
-        // The one that asked may have been another.
+        // The first signal may have been one that is not in `seen`.
         let mut had = seen.iter().any(|(_, new)| new.swap(false, Ordering::SeqCst));
         loop {
             for (signal, new) in seen {
@@ -104,7 +105,7 @@ impl StopSignals {
         if self.active_run.get().is_some() {
             return self.confirm_once();
         }
-        // Launchers stop what is left of a run when one of its processes has failed.
+        // Launchers stop the other processes of a run when one has failed.
         if output::has_complained() {
             return;
         }
@@ -116,18 +117,19 @@ impl StopSignals {
     }
 }
 
-/// Returns whether a hangup would end this process (nohup makes it ignore them), as far as the system tells: only Linux does.
+/// Returns whether a hangup would end this process (nohup makes it ignore hangups). Only Linux provides this; elsewhere the result is
+/// false.
 #[cfg(unix)]
 fn hangups_end_it() -> bool {
-    // Whether it is ignored is the lowest bit of this number. Without such a file, it stays as it was.
+    // The lowest bit says whether SIGHUP is ignored. Without this file, SIGHUP keeps its default action.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 0)
 }
 
-/// Keeps a limit on the size of files (`ulimit -f`) from ending the process before the failed write is reported.
+/// Prevents a limit on file sizes (`ulimit -f`) from ending the process before the failed write is reported.
 pub(super) fn report_large_files() {
-    // Where this fails, the process ends as it would have.
+    // If this fails, the process ends as it would have.
     #[cfg(unix)]
     drop(signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()));
 }
@@ -139,7 +141,7 @@ mod tests {
     #[test]
     fn what_schedulers_and_limits_send_asks_to_stop_however_often() {
         let stopping = StopSignals::listen().ok().unwrap();
-        // Otherwise there would be nothing to save, and the process would end.
+        // Without a run, there is nothing to save, and the process would end.
         let asked = stopping.begin(Path::new("run"), Arc::default());
         for signal in [SIGUSR1, SIGUSR2, SIGXCPU] {
             asked.store(false, Ordering::SeqCst);

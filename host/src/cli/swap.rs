@@ -40,19 +40,19 @@ pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// What a run made of a request.
+/// A run's answer to a swap request.
 pub(super) enum SwapAnswer {
-    /// It swapped the plugin in; says at which step, and how the scores compare.
+    /// The run swapped the plugin in, at this step and with this comparison of scores.
     Swapped(String),
-    /// It refused the plugin; says why.
+    /// The run refused the plugin, for this reason.
     Refused(String),
 }
 
-/// A request that was sent to a run.
+/// A swap request that was sent to a run.
 pub(super) struct SwapSubmission {
     run: PathBuf,
     name: String,
-    /// How long the run's events were before it.
+    /// Length of the run's events file before the request, in bytes.
     from: u64,
 }
 
@@ -61,7 +61,7 @@ impl SwapSubmission {
     pub(super) fn send(run: &Path, name: &str, file: &str) -> anyhow::Result<Self> {
         let (bytes, kind) = match check(run, name)? {
             SwapTargetKind::Plugin => (PluginSource::open(file)?.bytes().to_vec(), "wasm"),
-            // The run, which continues meanwhile, reads its contents.
+            // The run reads the folder's contents itself, while it continues.
             SwapTargetKind::Model => (folder(file)?.into_bytes(), "model"),
         };
         let from = RunFiles(run).events().metadata().map_or(0, |m| m.len());
@@ -71,7 +71,7 @@ impl SwapSubmission {
         Ok(Self { run: run.to_owned(), name, from })
     }
 
-    /// Waits for the run's answer. Calls `late` once if it does not come at once.
+    /// Waits for the run's answer. Calls `late` once if the answer is delayed.
     pub(super) fn wait(&self, late: impl Fn()) -> anyhow::Result<SwapAnswer> {
         let answer = wait(&self.run, self.from, &self.name, late)?;
         if answer.kind == Some(EventKind::PluginRefused) {
@@ -85,7 +85,7 @@ impl SwapSubmission {
     }
 }
 
-/// Sends a plugin's bytes to a running run, or settings for the plugin that it has, without waiting for the outcome. Returns the request's
+/// Sends a plugin's bytes to a running run, or settings for its current plugin, without waiting for the outcome. Returns the request's
 /// name.
 pub(super) fn request(run: &Path, name: &str, bytes: Option<&[u8]>, about: &PluginRequest) -> anyhow::Result<String> {
     match check(run, name)? {
@@ -99,7 +99,7 @@ pub(super) fn request(run: &Path, name: &str, bytes: Option<&[u8]>, about: &Plug
     }
 }
 
-/// What is replaced.
+/// The kind of the replaced item.
 enum SwapTargetKind {
     Plugin,
     Model,
@@ -115,7 +115,7 @@ fn folder(given: &str) -> anyhow::Result<String> {
     }
 }
 
-/// Checks that a run is running there and has a plugin or reward model of this name. Returns which of the two it is.
+/// Checks that the run is running and has a plugin or reward model with this name. Returns which of the two it is.
 fn check(run: &Path, name: &str) -> anyhow::Result<SwapTargetKind> {
     match is_running(run) {
         Some(true) => {}
@@ -141,13 +141,13 @@ fn check(run: &Path, name: &str) -> anyhow::Result<SwapTargetKind> {
     Ok(SwapTargetKind::Plugin)
 }
 
-/// Puts bytes with the ending of their file, if there are some, and what comes with them into the run's inbox, each file as a whole.
-/// Returns the request's name.
+/// Writes a request into the run's inbox, each file atomically: its bytes, if any, with the extension of their file, and the data that
+/// accompany them. Returns the request's name.
 fn send(run: &Path, name: &str, bytes: Option<(&[u8], &str)>, about: &PluginRequest) -> std::io::Result<String> {
     let inbox = RunFiles(run).inbox();
-    // Somebody may have removed it since the run began.
+    // The inbox may have been removed since the run began.
     files::create_folder(&inbox)?;
-    // Later requests sort later by name.
+    // Names of later requests sort later.
     let request = format!("{name}@{}", now().as_nanosecond());
     let put = |bytes: &[u8], ending: &str| {
         let mut temporary = tempfile::Builder::new().prefix(".swap-").tempfile_in(run)?;
@@ -156,25 +156,25 @@ fn send(run: &Path, name: &str, bytes: Option<(&[u8], &str)>, about: &PluginRequ
     };
     let about = serde_json::to_vec(about)?;
     match bytes {
-        // The run takes the request when the bytes are there.
+        // The run reads the request once the bytes exist.
         Some((bytes, ending)) => put(&about, PluginRequest::COMPANION_ENDING).and_then(|()| put(bytes, ending))?,
         None => put(&about, PluginRequest::SETTINGS_ENDING)?,
     }
     Ok(request)
 }
 
-/// Returns whether a request is for the same plugin as another and was made later.
+/// Returns whether a request is newer than another for the same plugin.
 fn is_later(one: &str, other: &str) -> bool {
     let parts = |id: &str| id.rsplit_once('@').and_then(|(name, number)| Some((name.to_owned(), number.parse::<u128>().ok()?)));
     parts(one).zip(parts(other)).is_some_and(|(one, other)| one.0 == other.0 && one.1 > other.1)
 }
 
-/// Logs that an answer takes until the current step ends.
+/// Logs that the answer comes after the current step.
 pub(super) fn log_wait() {
     tracing::info!("waiting for the current step to end");
 }
 
-/// Reads the run's events from a place on until the one that answers the request. Calls `late` once if it does not come at once.
+/// Reads the run's events from a byte offset on until one answers the request. Calls `late` once if the answer is delayed.
 pub(super) fn wait(run: &Path, from: u64, request: &str, late: impl Fn()) -> anyhow::Result<EventLine> {
     let (begun, events) = (Instant::now(), RunFiles(run).events());
     let mut told = false;
@@ -203,14 +203,14 @@ pub(super) fn wait(run: &Path, from: u64, request: &str, late: impl Fn()) -> any
     }
 }
 
-/// Returns the name of the user who runs this, or the number of one whom the environment does not name, as in a container.
+/// Returns the user's name, or the user's id if the environment has no name, as in a container.
 pub(super) fn user() -> String {
     let named =
         ["USER", "LOGNAME", "USERNAME"].into_iter().filter_map(|key| std::env::var(key).ok()).find(|name| !name.is_empty());
     named.or_else(number).unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Returns the number of the user who runs this: a file that it makes belongs to that user.
+/// Returns the user's id, from the owner of a new file.
 fn number() -> Option<String> {
     let made = tempfile::tempfile().and_then(|file| file.metadata()).ok()?;
     files::owner(&made).map(|number| format!("user {number}"))

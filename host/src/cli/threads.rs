@@ -22,20 +22,20 @@ pub(super) fn set_threads(threads: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts the threads for arithmetic, for a command that has no setting for their number. Started at their first use, they would panic
-/// where the system has no room for them.
+/// Starts the arithmetic threads for a command without a setting for their number. If they started at their first use, they would panic
+/// when the system has no room for them.
 pub(super) fn start_threads() -> anyhow::Result<()> {
     let started = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
     started.context("can't start threads; limits on memory or threads (`ulimit -v`, `ulimit -u`) leave no room for them")
 }
 
-/// Threads a processor beyond which a warning says so.
+/// Threads per processor above which a warning is logged.
 pub(super) const MANY: usize = 4;
 
-/// Maximum number of threads that are set before the configuration is read; a higher one is refused with it.
+/// Maximum number of threads that are set before the configuration is read; a higher number is refused together with the configuration.
 pub(super) const MOST_THREADS: usize = 1024;
 
-/// Sets the number of threads if there is a usable one. Compiling a plugin uses them.
+/// Sets the number of threads if a usable one is given. Compiling a plugin uses them.
 pub(super) fn set_configured_threads(asked: &BootstrapConfig) -> Result<(), CommandFailure> {
     let threads = asked.num_threads.filter(|threads| (1..=MOST_THREADS).contains(threads));
     threads.map_or(Ok(()), set_threads).map_err(CommandFailure::from_error)

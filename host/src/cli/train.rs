@@ -1,4 +1,4 @@
-//! The commands that train.
+//! The training commands.
 
 use super::algorithm::EarlyConfig;
 use super::config_sources::{ConfigSources, texts};
@@ -44,7 +44,7 @@ impl TrainingCommand {
                 "Flags can be written with dashes or underscores. The algorithm's settings are flags too; `rlhost dpo --help` \
                  lists those of dpo.",
             ),
-            // A flag that says otherwise would make the command mean something else.
+            // The flag could contradict the command's name.
             [(_, algorithm)] => command.mut_arg("algorithm", |arg| arg.hide(true)).after_long_help(format!(
                 "Runs `rlhost train --algorithm {algorithm}`. Flags can be written with dashes or underscores."
             )),
@@ -55,7 +55,7 @@ impl TrainingCommand {
         }
     }
 
-    /// Runs it.
+    /// Runs the command.
     pub(super) fn run(&self, matches: &ArgMatches, known: &EarlyConfig) -> Result<(), CommandFailure> {
         let by_set = texts(matches, "set").iter().flat_map(|set| KeyAssignment::parse(set)).rfind(|set| set.sets("algorithm"));
         let asked = by_set.map(|set| set.text()).or_else(|| texts(matches, "algorithm").pop());
@@ -86,7 +86,7 @@ impl TrainingCommand {
             if from.is_empty() {
                 return start(&given, &StartMode::New, &stopping, world);
             }
-            // OpenRLHF's --load_checkpoint says that, and its --ckpt_path where from.
+            // OpenRLHF's --load_checkpoint requests resuming, and its --ckpt_path names the folder.
             match from.iter().rfind(|path| !is_latest(path)) {
                 Some(path) => {
                     let origin = CheckpointOrigin::find(Path::new(path)).map_err(CommandFailure::from_error)?;
@@ -113,7 +113,7 @@ fn resume_latest(
         return resume_from(given, CheckpointOrigin::find(&run).map_err(CommandFailure::from_error)?, terms, (stopping, world));
     }
     tracing::info!("{} has no checkpoint; starting from the first step", run.display());
-    // The lock is the first thing that a run puts into its folder.
+    // The lock is the first file of a run's folder.
     start(given, if RunFiles(&run).lock().exists() { &StartMode::Restart } else { &StartMode::New }, stopping, world)
 }
 
@@ -158,19 +158,19 @@ pub(super) fn start(
         Ok((config, trainer))
     };
     let (config, trainer) = set_up().map_err(|failure| match (failure, beginning.without_edits()) {
-        // Whether the edit is at fault is not known, but without it the run can go on.
+        // The edit may not be the cause, but without it the run can continue.
         (CommandFailure::Mistake(error), Some(advice)) => {
             let said = format!("{error}; {advice}");
             CommandFailure::Mistake(error.context(said))
         }
         (other, _) => other,
     })?;
-    // Until the run has ended.
+    // Serves the page until the run ends.
     let _page = (given.shows_page && world.is_first()).then(|| super::ui::serve_run_page(trainer.folder()));
     finish(trainer, stopping, &config, world)
 }
 
-/// Runs to the end and prints where everything is.
+/// Runs to the end and prints where the results are.
 fn finish(trainer: Trainer, stopping: &StopSignals, config: &RunConfig, world: &World) -> Result<(), CommandFailure> {
     let (max_steps, folder) = (trainer.max_steps(), trainer.folder().to_owned());
     let trackers = TrackerExports::new(&config.report_to, &folder, world);
@@ -199,7 +199,7 @@ fn finish(trainer: Trainer, stopping: &StopSignals, config: &RunConfig, world: &
     if finished.stopped { Err(CommandFailure::Stopped) } else { Ok(()) }
 }
 
-/// Classifies an error of the set-up, and says what to do about a plugin at fault.
+/// Classifies an error of the set-up, and says how to fix a plugin at fault.
 fn not_begun(error: train::Error, beginning: &StartMode, config: &RunConfig) -> CommandFailure {
     let folder = beginning.origin().map_or_else(PathBuf::new, |origin| origin.run.clone());
     match (ResumeAdvice { folder: &folder, config }).before_first_step(&error) {
@@ -211,8 +211,8 @@ fn not_begun(error: train::Error, beginning: &StartMode, config: &RunConfig) -> 
     }
 }
 
-/// Classifies an error that ended a run after its set-up, and says how the run can go on. The run could write its files before, so one
-/// that it can't write now is no mistake of the user.
+/// Classifies an error that ended a run after its set-up, and says how to continue. The run could write its files before, so a failed write
+/// is not a mistake of the user.
 fn run_failure(error: train::Error, ended: &ResumeAdvice<'_>) -> CommandFailure {
     let said = format!("{error}; {}", ended.after_error(&error));
     match error {
@@ -221,7 +221,7 @@ fn run_failure(error: train::Error, ended: &ResumeAdvice<'_>) -> CommandFailure 
     }
 }
 
-/// The trackers that the first process exports a run for when it ends, however it ends.
+/// The trackers to which the first process exports a run when it ends, for whatever reason.
 struct TrackerExports {
     folder: PathBuf,
     formats: Vec<TrackerFormat>,
@@ -239,7 +239,7 @@ impl TrackerExports {
         Self { folder: folder.to_owned(), formats }
     }
 
-    /// Says when they get the run: a tracker's own users expect to see it while it goes on.
+    /// Logs when the trackers receive the run, because their users expect to see it during the run.
     fn announce(&self) {
         for format in &self.formats {
             let (name, folder) = (format.name(), shell_word(&self.folder));
@@ -260,7 +260,7 @@ impl TrackerExports {
 /// Maximum length of a printed prompt or completion, in characters.
 const SHOWN: usize = 400;
 
-/// Prints where everything is, and what to try next.
+/// Prints where the results are, and what to try next.
 fn summary(finished: &RunOutcome, ended: &ResumeAdvice<'_>, max_steps: u64, report: Option<&Path>) {
     let (folder, checkpoint) = (shell_word(&finished.folder), shell_word(&finished.checkpoint));
     let took = HumanDuration(finished.took);

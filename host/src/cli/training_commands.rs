@@ -7,7 +7,7 @@ pub(super) struct TrainingCommand {
     pub sets: &'static [(&'static str, &'static str)],
 }
 
-/// The training commands. Those of an algorithm have its name.
+/// The training commands. An algorithm's command has its name.
 pub(super) const TRAINING: [TrainingCommand; 13] = [
     TrainingCommand { name: "train", about: "Train a model with any algorithm (the default command)", sets: &[] },
     TrainingCommand {
@@ -60,7 +60,7 @@ pub(super) const TRAINING: [TrainingCommand; 13] = [
     },
 ];
 
-/// Returns the training command of this name.
+/// Returns the training command with this name.
 pub(super) fn training(name: &str) -> Option<&'static TrainingCommand> {
     TRAINING.iter().find(|training| training.name == name)
 }

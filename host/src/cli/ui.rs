@@ -1,4 +1,4 @@
-//! `rlhost ui`: a page in the browser with the runs of a folder.
+//! `rlhost ui`: serves a page for the browser with the runs of a folder.
 
 use super::failure::CommandFailure;
 use super::{control, output, replay, swap};
@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// Serves the page of a run beside it, read-only, for as long as what is returned exists. Trying plugins would take the run's threads.
+/// Serves the page of a run in the same process, read-only, until the result is dropped. Trying plugins would take the run's threads.
 pub(super) fn serve_run_page(run: &Path) -> Option<PageServer> {
     let settings = PageServerSettings { root: run.to_owned(), host: "127.0.0.1".into(), port: 0, control: false };
     match PageServer::start(settings, PagePlugins) {
@@ -75,7 +75,7 @@ pub(super) fn serve_run_page(run: &Path) -> Option<PageServer> {
     }
 }
 
-/// Refuses what can't have runs. A folder without any is fine: one may begin there.
+/// Refuses paths that can't have runs. An empty folder is fine, because a run may begin there.
 fn check(folder: &Path) -> anyhow::Result<()> {
     if folder.is_dir() && !crate::run::is_checkpoint(folder) {
         return Ok(());
@@ -84,10 +84,10 @@ fn check(folder: &Path) -> anyhow::Result<()> {
     Err(detail.map_or_else(|| anyhow!("{}: give the folder of a run, or of runs", folder.display()), anyhow::Error::from))
 }
 
-/// What the page needs of plugins.
+/// The page's access to plugins.
 pub(super) struct PagePlugins;
 
-/// Returns an error with those of its causes that it does not say itself.
+/// Returns an error followed by those of its causes that it does not already contain.
 fn message(error: &anyhow::Error) -> String {
     error
         .chain()
@@ -96,7 +96,7 @@ fn message(error: &anyhow::Error) -> String {
         .unwrap_or_default()
 }
 
-/// Names who acts on the page: whoever started it.
+/// Returns the name of the user who acts on the page, which is the one who started it.
 fn in_the_browser() -> String {
     format!("{}, in the browser", swap::user())
 }

@@ -1,4 +1,4 @@
-//! What a command makes: complete or not there, also if a signal ends the command.
+//! Output of a command, which is complete or absent, even if a signal ends the command.
 
 use super::output;
 use crate::train;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Polling interval for signals.
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often a folder is removed that other threads are still writing into.
+/// Attempts to remove a folder that other threads are still writing into.
 const TRIES: usize = 50;
 
 #[cfg(unix)]
@@ -24,12 +24,12 @@ const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
 
 /// Removes a file or folder if a signal ends the process before this is dropped.
 pub(super) struct UnfinishedOutput {
-    /// Whether signals do again what they usually do.
+    /// Whether signals have their default action again.
     is_over: Arc<AtomicBool>,
 }
 
 impl UnfinishedOutput {
-    /// Begins to listen for signals. If one comes, `path` is removed, and the process ends with this line.
+    /// Starts to listen for signals. A signal removes `path`, and ends the process with `line` as its error message.
     pub(super) fn new(path: &Path, line: String) -> io::Result<Self> {
         let is_over = Arc::<AtomicBool>::default();
         let mut came = Vec::new();
@@ -44,7 +44,7 @@ impl UnfinishedOutput {
         watch.spawn(move || {
             while !over.load(Ordering::SeqCst) {
                 if let Some((signal, _)) = came.iter().find(|(_, flag)| flag.load(Ordering::SeqCst)) {
-                    // A second signal does not wait for this.
+                    // A second signal ends the process without waiting for the removal.
                     over.store(true, Ordering::SeqCst);
                     remove(&path);
                     output::complain(&anyhow!("{line}"));
@@ -63,7 +63,7 @@ impl Drop for UnfinishedOutput {
     }
 }
 
-/// Removes a file or a folder, in which files may still appear.
+/// Removes a file, or a folder in which new files may still appear.
 fn remove(path: &Path) {
     for _ in 0..TRIES {
         let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
@@ -75,8 +75,8 @@ fn remove(path: &Path) {
     }
 }
 
-/// Creates a new folder, filled under a temporary name beside it and renamed once it is complete. Leaves nothing behind after a failure
-/// or a signal.
+/// Creates a new folder. It is filled under a temporary name in the same parent and renamed once it is complete. A failure or a signal
+/// leaves nothing behind.
 ///
 /// # Errors
 /// If it already exists or can't be filled.
@@ -89,7 +89,7 @@ pub(super) fn make_folder<T>(folder: &Path, fill: impl FnOnce(&Path) -> anyhow::
     }
     let made = temporary_folder(folder, parent).map_err(unwritten)?;
     let unfinished = UnfinishedOutput::new(made.path(), nothing_written(folder)).map_err(unwritten)?;
-    // Errors name the folder that was asked for.
+    // Errors name the requested folder instead of the temporary one.
     let (hidden, shown) = (made.path().display().to_string(), folder.display().to_string());
     let filled = fill(made.path()).map_err(|error| {
         let text = error.to_string().replace(&hidden, &shown);
@@ -101,12 +101,12 @@ pub(super) fn make_folder<T>(folder: &Path, fill: impl FnOnce(&Path) -> anyhow::
     Ok(filled)
 }
 
-/// Says that a command was stopped before it had written this file or folder.
+/// Returns the message of a command that was stopped before it had written this file or folder.
 pub(super) fn nothing_written(to: &Path) -> String {
     format!("stopped; nothing was written to {}", to.display())
 }
 
-/// Creates the folder that will be renamed, as open to others as any other.
+/// Creates a temporary folder with the usual permissions, because it will be renamed.
 fn temporary_folder(folder: &Path, parent: &Path) -> io::Result<tempfile::TempDir> {
     let prefix = format!(".{}-", folder.file_name().unwrap_or_default().to_string_lossy());
     let mut builder = tempfile::Builder::new();

@@ -1,9 +1,9 @@
-//! What somebody who gives a flag that does not exist may have meant.
+//! Suggestions for unknown flags.
 
 use crate::config;
 use clap::Command;
 
-/// Flags as other programs or people call them, and as they are called here.
+/// Flags as other programs or people call them, with their names in rlhost.
 const FLAG_SYNONYMS: [(&str, &str); 16] = [
     ("lr", "learning_rate"),
     ("critic_lr", "critic_learning_rate"),
@@ -23,7 +23,7 @@ const FLAG_SYNONYMS: [(&str, &str); 16] = [
     ("output", "output_dir"),
 ];
 
-/// Returns the flag of a command that is nearest to an unknown one.
+/// Returns a command's flag that is nearest to an unknown one.
 pub(super) fn nearest_flag(command: &Command, given: &str) -> Option<String> {
     let name = given.trim_start_matches('-').split('=').next().unwrap_or_default().replace('-', "_");
     let names: Vec<String> =

@@ -1,4 +1,4 @@
-//! `rlhost watch`: a run in the terminal.
+//! `rlhost watch`: shows a run in the terminal.
 
 use super::failure::CommandFailure;
 use super::swap::{SwapAnswer, SwapSubmission};
@@ -28,22 +28,22 @@ pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     }
     let stopped = Arc::<AtomicBool>::default();
     for signal in [SIGINT, SIGTERM] {
-        // A second one ends it at once.
+        // A second signal ends the process at once.
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stopped))
             .map_err(CommandFailure::failed)?;
         signal_hook::flag::register(signal, Arc::clone(&stopped)).map_err(CommandFailure::failed)?;
     }
-    // The screen is the view's from here on.
+    // From now on, the view owns the screen.
     display::end();
     let held = output::hold_log();
-    // The console of Linux has a font without the patterns of Braille.
+    // The font of Linux's console has no Braille patterns.
     let look = TerminalTheme { color: !output::is_plain(), braille: kind != "linux" };
     let watched = rlhost_watch::watch(&args.run, look, WatchPlugins, &stopped);
     drop(held);
     watched.map_err(|error| CommandFailure::failed(anyhow!("the terminal can't be used: {error}")))
 }
 
-/// What the view needs of plugins.
+/// The view's access to plugins.
 struct WatchPlugins;
 
 impl WatchBackend for WatchPlugins {

@@ -1,4 +1,4 @@
-//! A plugin's answers: arbitrary bytes in place of what the contract's functions return.
+//! A plugin's responses: arbitrary bytes in place of the results of the contract's functions.
 
 use super::{choice, refused};
 use crate::config::{PluginLimits, RewardErrorAction, is_hidden};
@@ -9,21 +9,21 @@ use crate::plugin::{Metric, PluginEngine, PluginSource, Result, RewardBatch, Rew
 use serde_json::Map;
 use std::cell::RefCell;
 
-/// A plugin that answers with what it was sent: a reward of version 0.1, and an algorithm that makes pairs or, without what makes it one,
-/// an algorithm of completions.
+/// A plugin that returns arbitrary bytes: a reward of version 0.1, and an algorithm that chooses pairs or, with [`OF_PAIRS`] renamed, one
+/// over completions.
 const ECHO: &str = include_str!("answers.wat");
 const OF_PAIRS: [&str; 2] = ["rlhost:plugin/pairing@0.1.0#choose", "rlhost:plugin/preference@0.1.0#loss"];
 
-/// An algorithm of version 1.0 that answers with what it was sent.
+/// An algorithm of version 1.0 that returns arbitrary bytes.
 const CURRENT: &str = include_str!("current.wat");
 
-/// Size of an answer in bytes: the number of tokens, so that a column of the right length has this size.
+/// Size of a result in bytes, which is also the number of tokens, so that a column of the right length has this size.
 const BYTES: usize = 512;
 
-/// Number of completions that are scored.
+/// Number of scored completions.
 const ROWS: usize = 3;
 
-/// Number of answers after which the plugin is loaded again: a run's plugins may only use a limited number of metric names.
+/// Number of results after which the plugin is reloaded, because a run's plugins may use only a limited number of metric names.
 const ANSWERS: usize = 500;
 
 struct EchoPlugins {
@@ -43,7 +43,7 @@ impl EchoPlugins {
     fn load() -> Self {
         let of_completions = OF_PAIRS.iter().fold(ECHO.to_owned(), |text, name| text.replace(name, &name[name.len() - 6..]));
         let (none, limits) = (Map::new(), PluginLimits::default());
-        // An engine each: those of one engine don't share names.
+        // Each plugin has its own engine, because plugins of one engine can't share metric names.
         let algorithm = |text: &str| AlgorithmPlugin::load(&PluginEngine::new()?, &source(text), &none, &limits, 0);
         let load = || -> Result<Self> {
             Ok(Self {
@@ -57,10 +57,10 @@ impl EchoPlugins {
         load().unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Whether the answer was accepted.
+    /// Returns whether the host accepted the plugin's result.
     fn answer(&mut self, function: u8, bytes: &[u8; BYTES]) -> bool {
         let old = |columns: Vec<Column>| ScoredGeneration { batch: Batch { columns, ..batch(bytes) }, rewards: Vec::new() };
-        // What the interfaces of version 0.1 always have.
+        // Columns that the interfaces of version 0.1 always have.
         let generated = || {
             let old_logp = Column::new(columns::OLD_LOGP, Unit::Token, Vec::new());
             old(vec![old_logp, Column::new(columns::FINISHED, Unit::Sequence, vec![1.0; 3])])
@@ -118,7 +118,7 @@ impl EchoPlugins {
     }
 }
 
-/// Checks estimates that were accepted.
+/// Checks accepted estimates.
 fn check_estimates(given: &Estimates, mask: &[u8; BYTES]) {
     for column in &given.columns {
         let count = if column.unit == Unit::Token { BYTES } else { 3 };
@@ -129,14 +129,14 @@ fn check_estimates(given: &Estimates, mask: &[u8; BYTES]) {
     metrics(&given.metrics);
 }
 
-/// Checks pairs that were accepted.
+/// Checks accepted pairs.
 fn check_choice(given: &PairSelection) {
     assert!(given.pairs.len() <= 3);
     assert!(given.pairs.iter().all(|pair| pair.chosen < 2 && pair.rejected == 1 - pair.chosen));
     metrics(&given.metrics);
 }
 
-/// Checks derivatives that were accepted: with a mask, of completions, and otherwise of a pair.
+/// Checks accepted derivatives: of completions if there is a mask, otherwise of a pair.
 fn check_gradient(given: &MicroBatchLoss, mask: Option<&[u8; BYTES]>) {
     assert!(given.loss.is_finite());
     for column in &given.derivatives {
@@ -152,7 +152,7 @@ fn words(bytes: &[u8; BYTES]) -> impl Iterator<Item = u32> {
     bytes.chunks(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
 }
 
-/// Returns three completions, the first two of one prompt, of which the first has all tokens.
+/// Returns three completions, the first two of one prompt. The first has all tokens.
 fn batch(mask: &[u8; BYTES]) -> Batch {
     let end = BYTES as u32;
     Batch {
@@ -168,7 +168,7 @@ fn batch(mask: &[u8; BYTES]) -> Batch {
     }
 }
 
-/// Checks what was accepted, or how it was refused; returns which of the two.
+/// Checks an accepted value or the error of a refused one; returns whether it was accepted.
 fn checked<T>(given: Result<T>, check: impl FnOnce(T)) -> bool {
     match given {
         Ok(given) => {
@@ -189,7 +189,7 @@ fn metrics(given: &[Metric]) {
     }
 }
 
-/// Returns a function of the contract, selected by the first byte, and its result.
+/// Fuzzes the result of a function of the contract. The first byte selects the function.
 pub fn plugin_answers(input: &[u8]) {
     thread_local! {
         static LOADED: RefCell<Option<EchoPlugins>> = const { RefCell::new(None) };

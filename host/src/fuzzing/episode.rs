@@ -1,11 +1,12 @@
-//! What is said in an episode: by the model, and by an environment.
+//! Untrusted text of an episode, written by the model and by an environment.
 
 use super::{parts, refused};
 use crate::data::calls_in;
 use crate::plugin::{Message, Tool, check_answers, tool_calls};
 use serde_json::Value;
 
-/// A turn of the model; a reward; roles, names and contents of an environment's messages in turn; `=`, and a tool's name and parameters.
+/// Fuzzes an episode: a turn of the model; a reward; roles, names and contents of an environment's messages in turn; `=`, and a tool's name
+/// and parameters.
 pub fn episode(input: &[u8]) {
     let mut all = parts(input).map(|part| String::from_utf8_lossy(part).into_owned());
     let found = calls_in(&all.next().unwrap_or_default());
@@ -30,7 +31,7 @@ pub fn episode(input: &[u8]) {
         assert!(serde_json::from_str::<Value>(&parameters).is_ok_and(|schema| schema.is_object()), "{parameters}");
     }
     for error in [reply, opening].into_iter().filter_map(Result::err) {
-        // As a session shows it.
+        // Sessions shorten and escape the error in this way.
         refused(&crate::config::printable(&error, 2048));
     }
 }

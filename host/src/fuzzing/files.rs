@@ -1,4 +1,4 @@
-//! Files that a run reads: datasets, checkpoints, and a run's own folder.
+//! Files that a run reads: datasets, checkpoints, and the run's own folder.
 
 use super::{choice, parts, put, refused, scratch};
 use crate::data::{
@@ -7,7 +7,7 @@ use crate::data::{
 };
 use crate::{checkpoint, cli, diagnosis, train};
 
-/// A dataset's file; its first byte selects its format, and its second its name.
+/// Fuzzes a dataset's file. The first byte selects its format, the second its name.
 pub fn dataset(input: &[u8]) {
     let Some((learned, input)) = choice(input, 4) else { return };
     let Some((called, input)) = choice(input, 4) else { return };
@@ -32,7 +32,7 @@ pub fn dataset(input: &[u8]) {
     }
 }
 
-/// A checkpoint's manifest, or the state in it of a run that learns from completions or from pairs.
+/// Fuzzes a checkpoint's manifest, or the state in the checkpoint of a run that learns from completions or from pairs.
 pub fn checkpoint(input: &[u8]) {
     let Some((which, input)) = choice(input, 3) else { return };
     if which == 0 {
@@ -41,7 +41,7 @@ pub fn checkpoint(input: &[u8]) {
         let run = scratch().join("run");
         let _ = checkpoint::newest(&run).map(|(step, path, _)| (step, checkpoint::Manifest::read(&path).map(|m| m.bytes())));
     } else {
-        // Eight bytes of length, and an empty header.
+        // An empty safetensors file: eight bytes of length, and an empty header.
         let no_moments = b"\x02\0\0\0\0\0\0\0{}";
         put("checkpoint-3/trainer/optimizer.safetensors", no_moments);
         put("checkpoint-3/trainer/snapshot.json", input);
@@ -49,14 +49,14 @@ pub fn checkpoint(input: &[u8]) {
     }
 }
 
-/// A run's completions, as they are scored again.
+/// Fuzzes a run's completions, as `rlhost replay` reads them.
 pub fn completions(input: &[u8]) {
     if let Err(error) = cli::read_recorded(&put("run/completions.jsonl", input)) {
         refused(&error);
     }
 }
 
-/// A run's folder, for the report: metrics, events, completions, configuration.
+/// Fuzzes a run's folder, as the report reads it: metrics, events, completions, configuration.
 pub fn report(input: &[u8]) {
     let mut parts = parts(input);
     for file in ["metrics.jsonl", "events.jsonl", "completions.jsonl", "config.toml"] {

@@ -1,4 +1,4 @@
-//! Answers of a hub, or of something impersonating it.
+//! Responses of a hub, or of a server that impersonates it.
 
 use super::server::{self, FuzzAnswers};
 use super::{choice, refused, scratch};
@@ -7,16 +7,16 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Requests that are answered; there are no more in what the hub is asked.
+/// Number of responses, more than the hub client sends requests.
 const REQUESTS: usize = 200;
 
-/// A server, and the hub that is said to be there.
+/// A fuzzed server, and a hub client that uses it.
 struct FuzzHub {
     hub: Hub,
     answers: FuzzAnswers,
 }
 
-/// The hub's cache.
+/// Returns the folder of the hub's cache.
 fn cache() -> PathBuf {
     scratch().join("hub")
 }
@@ -38,7 +38,8 @@ impl FuzzHub {
     }
 }
 
-/// The hub's answers to a model's or a dataset's name, with lines of `=====` between. A head that says no length has the body's.
+/// Fuzzes the hub's responses to requests for a model or a dataset, separated by lines of `=====`. A head without a length gets that of its
+/// body.
 pub fn hub(input: &[u8]) {
     thread_local! {
         static SERVER: RefCell<Option<FuzzHub>> = const { RefCell::new(None) };
@@ -62,7 +63,7 @@ pub fn hub(input: &[u8]) {
     });
 }
 
-/// Returns an answer as sent over the network.
+/// Returns a response as sent over the network.
 fn http(text: &str) -> Vec<u8> {
     let (head, body) = text.split_once("\n\n").unwrap_or((text, ""));
     let mut head = head.replace('\n', "\r\n");

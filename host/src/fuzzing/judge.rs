@@ -1,4 +1,4 @@
-//! What a judge answers, and what a run's record says that it answered.
+//! Responses of a judge, and responses in a run's record.
 
 use super::server::{self, FuzzAnswers};
 use super::{choice, put, refused};
@@ -6,7 +6,7 @@ use crate::config::{Grants, HttpLimits};
 use crate::plugin::{PluginHttpClient, RequestPolicy};
 use std::cell::RefCell;
 
-/// A server's answer as it goes over the wire, or a record of answers.
+/// Fuzzes a server's response as sent over the network, or a record of responses.
 pub fn judge(input: &[u8]) {
     let Some((which, input)) = choice(input, 2) else { return };
     if which == 0 { answered(input) } else { recorded(input) }
@@ -23,7 +23,7 @@ fn answered(input: &[u8]) {
             let grants = Grants { hosts: vec![url.clone()], http, ..Grants::default() };
             (PluginHttpClient::new(grants, RequestPolicy::Allowed).unwrap_or_else(|e| panic!("{e}")), url, answers)
         });
-        // A redirect leads to the same answer.
+        // A redirect gets the same response.
         answers.set(vec![input.to_vec(); 4]);
         match asker.get(&format!("{url}/v1")) {
             Ok((status, bytes)) => assert!((100..1000).contains(&status) && bytes <= 2 << 20, "{status}, {bytes} bytes"),
@@ -41,7 +41,7 @@ fn recorded(input: &[u8]) {
         if let Err(reason) = read {
             refused(&reason);
         }
-        // Of what was read, this is no answer, and nobody is asked.
+        // The record has no response to this request, and no server is contacted.
         let _ = asker.get("http://127.0.0.1:1/v1").map(|_| panic!("an answer to a request that nobody made"));
     }
 }

@@ -1,8 +1,8 @@
-//! The functions that fuzzers call, one for each kind of outside input, and the test that calls them with the inputs that fuzzers
-//! found. Compiled only for these two; `tests/fuzz` has the targets, the seeds and the saved cases.
+//! Fuzz targets, one for each kind of outside input, and a test that runs them on inputs that fuzzers found. Compiled only for these two
+//! purposes; `tests/fuzz` has the fuzzing programs, the seeds and the saved cases.
 //!
-//! A target returns whether the input is refused or accepted. It panics on a bug: if the input makes the host panic, hang or use
-//! too much memory, or if an accepted input violates an invariant.
+//! A target may accept or refuse its input. It panics on a bug: if the input makes the host panic, hang or use too much memory, or if an
+//! accepted input violates an invariant.
 
 mod answers;
 mod episode;
@@ -27,7 +27,7 @@ pub use model::{gguf_tokenizer, model, tokenizer};
 pub use plugin::{plugin_bytes, plugin_schema};
 pub use text::{config, template};
 
-/// Returns a folder of this thread, which exists until the thread ends.
+/// Returns a temporary folder of this thread, which exists until the thread ends.
 fn scratch() -> PathBuf {
     thread_local! {
         static FOLDER: TempDir = TempDir::new().unwrap_or_else(|e| panic!("no temporary folder: {e}"));
@@ -44,18 +44,18 @@ fn put(name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// Returns the parts of an input, which are separated by zeros.
+/// Returns the parts of an input, separated by zero bytes.
 fn parts(input: &[u8]) -> impl Iterator<Item = &[u8]> {
     input.split(|byte| *byte == 0)
 }
 
-/// Selects one of several actions by an input's first byte (`0`, `1`, ...); returns it with the rest.
+/// Selects one of several actions by an input's first byte (`0`, `1`, ...); returns the action with the rest.
 fn choice(input: &[u8], choices: u8) -> Option<(u8, &[u8])> {
     let (first, rest) = input.split_first()?;
     Some((first.wrapping_sub(b'0') % choices, rest))
 }
 
-/// Maximum length of an error, in bytes.
+/// Maximum length of an error message, in bytes.
 const LONGEST_ERROR: usize = 16 << 10;
 
 /// Checks an error that quotes outside input: it must be one line of normal length.
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// All targets by name. Each fuzzing program contains only one, because the fuzzer inspects all code after every input.
+    /// A target with its name. Each fuzzing program contains only one, because the fuzzer inspects all code after every input.
     type Target = (&'static str, fn(&[u8]));
 
     const TARGETS: [Target; 15] = [
@@ -94,7 +94,7 @@ mod tests {
     ];
     use std::time::{Duration, Instant};
 
-    /// Generous for a loaded machine; a hang takes longer.
+    /// Time limit of a target, generous for a loaded machine; a hang takes longer.
     const LONGEST: Duration = Duration::from_secs(60);
 
     #[test]
@@ -105,7 +105,7 @@ mod tests {
             for (name, target) in TARGETS {
                 let inputs = folder.join(kind).join(name).read_dir().into_iter().flatten();
                 for input in inputs.map(|entry| entry.unwrap().path()) {
-                    // Shown where the test fails here.
+                    // Names the input if the test fails.
                     eprintln!("{}", input.display());
                     let begun = Instant::now();
                     target(&std::fs::read(&input).unwrap());

@@ -5,7 +5,7 @@ use crate::data::Tokenizer;
 use crate::gguf;
 use crate::model::{Architecture, ModelFolder};
 
-/// A model with a few values: vocabulary 2, hidden size 2, one layer.
+/// Configuration of a model with few parameters: vocabulary 2, hidden size 2, one layer.
 const TINY: &str = r#"{"model_type": "llama", "hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 1,
     "num_attention_heads": 1, "vocab_size": 2, "tie_word_embeddings": true, "max_position_embeddings": 8}"#;
 
@@ -30,7 +30,7 @@ fn weights() -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &vec![0; end]].concat()
 }
 
-/// One file of a model's folder, with the others valid: config.json, the weights, the index of shards, generation_config.json, an
+/// Fuzzes one file of a model's folder, with the others valid: config.json, the weights, the index of shards, generation_config.json, an
 /// adapter's settings or its weights.
 pub fn model(input: &[u8]) {
     let Some((which, input)) = choice(input, 6) else { return };
@@ -56,7 +56,7 @@ pub fn model(input: &[u8]) {
     let _ = opened.decoder();
 }
 
-/// A tokenizer.json; a text; a tokenizer_config.json.
+/// Fuzzes a tokenizer.json; a text; a tokenizer_config.json.
 pub fn tokenizer(input: &[u8]) {
     let mut parts = parts(input);
     let mut next = || parts.next().unwrap_or_default();
@@ -77,7 +77,7 @@ pub fn tokenizer(input: &[u8]) {
     let _ = tokenizer.decode(&[0, 1, 2, u32::MAX]);
 }
 
-/// A tokenizer.json as it becomes part of a GGUF file.
+/// Fuzzes a tokenizer.json that becomes part of a GGUF file.
 pub fn gguf_tokenizer(input: &[u8]) {
     put("gguf/tokenizer.json", input);
     put("gguf/tokenizer_config.json", br#"{"eos_token": "<s>"}"#);

@@ -4,7 +4,7 @@ use super::{choice, parts, put};
 use crate::config::{self, Overrides, RunConfig};
 use crate::data::{ChatMessage, ChatTemplate, TemplateVariables};
 
-/// A configuration file; then command line arguments: `--set KEY=VALUE`, `--plugin PATH` or `--KEY VALUE`.
+/// Fuzzes a configuration file, then command line arguments: `--set KEY=VALUE`, `--plugin PATH` or `--KEY VALUE`.
 pub fn config(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let mut parts = text.split('\0');
@@ -20,12 +20,12 @@ pub fn config(input: &[u8]) {
             }
         }
     }
-    // What it says may have lines, as TOML's own errors do.
+    // Errors may have several lines, as TOML's own errors do.
     let _ = config::ConfigFile::read(&file).and_then(|file| file.text_of("output_dir")).map_err(|e| e.to_string());
     let yaml = put("run.yaml", text.split('\0').next().unwrap_or_default().as_bytes());
     for file in [file, yaml] {
         let Ok(config) = config::read([file.as_path()], &overrides) else { continue };
-        // What a run writes down is what a resumed run reads.
+        // A resumed run must read what a run writes.
         let Ok(written) = toml::to_string(&config) else { continue };
         let read: RunConfig = toml::from_str(&written).unwrap_or_else(|e| panic!("{e} in {written}"));
         let changes = config::changes(&config, &read).unwrap_or_else(|e| panic!("{e}"));
@@ -33,7 +33,7 @@ pub fn config(input: &[u8]) {
     }
 }
 
-/// A chat template; a conversation in JSON; the beginning token; the ending token.
+/// Fuzzes a chat template; a conversation in JSON; the beginning token; the ending token.
 pub fn template(input: &[u8]) {
     let Some((generate, input)) = choice(input, 2) else { return };
     let mut parts = parts(input).map(String::from_utf8_lossy);

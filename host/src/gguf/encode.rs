@@ -17,10 +17,10 @@ pub(super) struct GgufEncoder {
 }
 
 impl GgufEncoder {
-    /// Writes the values of a tensor, row by row of its outermost size.
+    /// Writes the values of a tensor, row by row of its outermost dimension.
     ///
     /// # Errors
-    /// If it can't be written, or a value does not fit.
+    /// If writing fails, or a value is out of the precision's range.
     pub(super) fn write(&mut self, part: &GgufTensor, to: &mut impl Write) -> Result<()> {
         let view = &part.values;
         let rows = view.dim(0)?;
@@ -38,7 +38,7 @@ impl GgufEncoder {
     }
 }
 
-/// Appends values in a precision; returns whether all of them fit.
+/// Appends values in a precision; returns whether all of them are in its range.
 fn encode(values: &[f32], precision: GgufPrecision, bytes: &mut Vec<u8>) -> bool {
     match precision {
         GgufPrecision::F32 => {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn blocks_of_eight_bits_are_multiples_of_a_factor_that_is_rounded_after_dividing() {
-        // Of 127 thirds, each third is a step.
+        // The scale is a third, so each value is a multiple of it.
         let block: Vec<f32> = (0..32).map(|i| if i == 0 { -127.0 / 3.0 } else { i as f32 / 3.0 }).collect();
         let mut bytes = Vec::new();
         assert!(encode(&block, GgufPrecision::Q8, &mut bytes));
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(codes, want);
         bytes.clear();
         assert!(encode(&[0.0; 32], GgufPrecision::Q8, &mut bytes) && bytes == [0; 34]);
-        // Half a step goes away from zero.
+        // Halves round away from zero.
         let mut halves = [0.0; 32];
         (halves[0], halves[1], halves[2]) = (127.0, 0.5, -2.5);
         bytes.clear();

@@ -1,27 +1,27 @@
-//! What goes wrong while a model is exported.
+//! Errors of exporting a model.
 
 use super::GgufPrecision;
 use crate::{data, model};
 use std::io;
 use std::path::PathBuf;
 
-/// Why a model can't be exported as a GGUF file.
+/// Reason why a model can't be exported as a GGUF file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// llama.cpp does not support such a model.
+    /// llama.cpp does not support this model.
     #[error("{}: {detail}", path.display())]
     Unknown {
         /// The file that describes the model.
         path: PathBuf,
-        /// What llama.cpp lacks.
+        /// Feature that llama.cpp lacks.
         detail: String,
     },
     /// A weight can't be written in the requested precision.
     #[error("{tensor} has values that are not finite or too large for {}; bf16 and f32 go up to 3e38", precision.name())]
     OutOfRange {
-        /// The first such tensor, by its name in the file.
+        /// Name of the first such tensor in the file.
         tensor: String,
-        /// The precision.
+        /// Requested precision.
         precision: GgufPrecision,
     },
     /// The file can't be written.
@@ -36,7 +36,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    /// Returns whether the user's input is at fault, rather than the machine or the program.
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Unknown { .. } | Self::OutOfRange { .. } => true,

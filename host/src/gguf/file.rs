@@ -27,11 +27,10 @@ pub(super) enum GgufValue {
 /// Metadata, in file order.
 pub(super) type GgufMetadata = Vec<(String, GgufValue)>;
 
-/// Writes a file with these metadata and tensors. Only one part of one tensor at a time is in memory in a different form than the
-/// model's.
+/// Writes a file with these metadata and tensors. At most one part of one tensor is in memory in a form other than the model's.
 ///
 /// # Errors
-/// If it can't be written, or a value does not fit its tensor's precision.
+/// If writing fails, or a value is out of the range of its tensor's precision.
 pub(super) fn write(to: &mut impl Write, metadata: &GgufMetadata, parts: &[GgufTensor]) -> Result<()> {
     let mut head = GgufHeader(Vec::new());
     head.0.extend(MAGIC);

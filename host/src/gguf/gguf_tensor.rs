@@ -8,18 +8,18 @@ pub(super) struct GgufTensor {
     pub name: String,
     /// Sizes, outermost first; the file has them in reverse order.
     pub shape: Vec<usize>,
-    /// Its values in file order. Often a view of a weight, which is made contiguous while it is written.
+    /// Values in file order. Often a view of a weight, which is made contiguous while it is written.
     pub values: Tensor,
     pub precision: GgufPrecision,
 }
 
 impl GgufTensor {
-    /// Returns the number of its values.
+    /// Returns the number of values.
     pub(super) fn elements(&self) -> u64 {
         self.shape.iter().map(|size| *size as u64).product()
     }
 
-    /// Returns the bytes of its values.
+    /// Returns the size of the values in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.precision.bytes(self.elements())
     }

@@ -19,10 +19,10 @@ pub(super) struct RopeDivisors {
 }
 
 impl RopeDivisors {
-    /// Reads them from a model and, for values that this program doesn't use, from its `config.json`.
+    /// Reads the divisors from a model and, for values that this program doesn't use, from its `config.json`.
     ///
     /// # Errors
-    /// If that can't be read.
+    /// If `config.json` can't be read.
     pub(super) fn read(source: &ModelFolder) -> Result<Self, String> {
         let a = source.architecture();
         let plain = Self { divisors: None, by_length: None, context: a.max_positions };
@@ -62,7 +62,7 @@ impl GgufKeys {
     }
 
     fn count(&mut self, key: &str, count: usize) {
-        // The sizes of an architecture are bounded far below.
+        // The sizes of an architecture are bounded far below `u32::MAX`.
         self.add(key, GgufValue::Count(count as u32));
     }
 
@@ -115,7 +115,7 @@ fn add_rope(keys: &mut GgufKeys, rope: &Rope, a: &Architecture) {
     }
     let mut scaling = |kind: &str| keys.add("rope.scaling.type", GgufValue::Text(kind.into()));
     match &rope.scaling {
-        // Divisors for each frequency lie in a tensor.
+        // Divisors per frequency are stored in a tensor.
         RopeScaling::None | RopeScaling::Llama3 { .. } => {}
         RopeScaling::Linear { factor } => {
             scaling("linear");
@@ -124,9 +124,9 @@ fn add_rope(keys: &mut GgufKeys, rope: &Rope, a: &Architecture) {
         RopeScaling::Yarn { factor, original, attention_factor, .. } => {
             scaling("yarn");
             keys.number("rope.scaling.factor", *factor);
-            // The sizes of a configuration are whole.
+            // The sizes of a configuration are integers.
             keys.count("rope.scaling.original_context_length", *original as usize);
-            // llama.cpp multiplies this by the paper's own factor.
+            // llama.cpp multiplies this value by the paper's factor.
             let own = if *factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
             keys.number("rope.scaling.attn_factor", attention_factor / own);
         }
@@ -138,17 +138,17 @@ fn add_rope(keys: &mut GgufKeys, rope: &Rope, a: &Architecture) {
     }
 }
 
-/// Adds which layers of a Gemma have windows, and their size.
+/// Adds the layers of a Gemma that have windows, and the windows' size.
 fn add_windows(keys: &mut GgufKeys, a: &Architecture, ropes: &RopeDivisors) {
     let slides = |layer: usize| match a.family {
-        // Such layers also have a rotary embedding of their own, be the window longer than any text.
+        // Such layers also have a rotary embedding of their own, even if the window is longer than any text.
         Family::Gemma3 => a.rotary[layer] == Some(1),
         _ => a.windows[layer].is_some(),
     };
     let flags: Vec<bool> = (0..a.layers).map(slides).collect();
     let given = a.windows.iter().flatten().min().copied();
     match a.family {
-        // Without the key, its graph has windows of 4096 tokens.
+        // Without the key, llama.cpp's graph has windows of 4096 tokens.
         Family::Gemma2 => {}
         Family::Gemma3 if flags.contains(&true) => {}
         _ => return,

@@ -1,9 +1,8 @@
 //! Exports models as GGUF files, for llama.cpp and programs that build on it.
 //!
-//! `targets.rs` lists what llama.cpp supports of each family; other models are refused. `keys.rs` turns a model's sizes into
-//! metadata, `vocabulary.rs` its tokenizer; `tensors.rs` has its weights under llama.cpp's names and in its order; `file.rs`
-//! writes the file. Names and orders follow llama.cpp's `convert_hf_to_gguf.py`; what a family's graph loads is in its
-//! `src/models/`.
+//! `targets.rs` lists what llama.cpp supports of each family; other models are refused. `keys.rs` converts a model's sizes to metadata,
+//! `vocabulary.rs` its tokenizer; `tensors.rs` has its weights under llama.cpp's names and in its order; `file.rs` writes the file. Names
+//! and orders follow llama.cpp's `convert_hf_to_gguf.py`; its `src/models/` defines what a family's graph loads.
 
 mod encode;
 mod error;
@@ -28,15 +27,15 @@ use std::io::Write;
 /// Writes a model with its tokenizer and chat template, with an adapter merged in. Returns notes for the user.
 ///
 /// # Errors
-/// If llama.cpp does not support such a model or tokenizer, a weight does not fit, or something can't be read or written.
+/// If llama.cpp does not support such a model or tokenizer, a weight is out of range, or something can't be read or written.
 pub fn export(source: &ModelFolder, precision: GgufPrecision, to: &mut impl Write) -> Result<Vec<String>> {
     let config = || source.base().join("config.json");
     let target_of = |a: &Architecture| targets::for_architecture(a).map_err(|detail| Error::Unknown { path: config(), detail });
     target_of(source.architecture())?;
-    // An adapter is merged in f32; anything else is rounded once, as it is written.
+    // An adapter is merged in f32; all other weights are rounded once, when they are written.
     let held = if source.lora().is_some() { WeightStorage::default() } else { WeightStorage::AS_STORED };
     let weights = source.clone().with_weight_storage(held).decoder()?.weights().merged()?;
-    // An adapter may have changed the embedding alone.
+    // An adapter may have untied the output head from the embedding.
     let a = &Architecture { tied: source.architecture().tied && weights.head.is_none(), ..source.architecture().clone() };
     let target = target_of(a)?;
     let mut notes = target.notes(a);

@@ -10,7 +10,7 @@ pub enum GgufPrecision {
     F32,
     /// 16 bits.
     F16,
-    /// 16 bits with the range of 32.
+    /// 16 bits with the exponent range of f32.
     Bf16,
     /// 8 bits, in blocks of 32 with a scale.
     #[serde(rename = "q8_0")]
@@ -18,7 +18,7 @@ pub enum GgufPrecision {
 }
 
 impl GgufPrecision {
-    /// Returns its name in ggml and on the command line.
+    /// Returns the precision's name in ggml and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -28,7 +28,7 @@ impl GgufPrecision {
         }
     }
 
-    /// Returns its number among the tensor types (`ggml_type`).
+    /// Returns the precision's number among the tensor types (`ggml_type`).
     pub(super) fn number(self) -> u32 {
         match self {
             Self::F32 => 0,
@@ -38,7 +38,7 @@ impl GgufPrecision {
         }
     }
 
-    /// Returns the number of a file that mostly uses it (`llama_ftype`).
+    /// Returns the type number of a file that mostly uses this precision (`llama_ftype`).
     pub(super) fn file_type(self) -> u32 {
         match self {
             Self::F32 => 0,
@@ -48,7 +48,7 @@ impl GgufPrecision {
         }
     }
 
-    /// Returns the bytes of this many values.
+    /// Returns the size of this many values in bytes.
     pub(super) fn bytes(self, values: u64) -> u64 {
         match self {
             Self::F32 => 4 * values,
@@ -58,5 +58,5 @@ impl GgufPrecision {
     }
 }
 
-/// Number of values in a block of 8 bits, which share an f16 scale (`QK8_0` of ggml).
+/// Number of values in an 8-bit block, which share an f16 scale (`QK8_0` of ggml).
 pub(super) const BLOCK: usize = 32;

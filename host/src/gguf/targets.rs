@@ -1,5 +1,5 @@
-//! What llama.cpp supports of each family: what its graphs load and compute, as of the release in llama-cpp-python 0.3.36. A
-//! model that needs more is refused, because its file would be read wrongly or not at all.
+//! What llama.cpp supports of each family: what its graphs load and compute, as of the release in llama-cpp-python 0.3.36. A model that
+//! needs more is refused, because llama.cpp would read its file wrongly or not at all.
 
 use crate::model::{Architecture, FAMILIES, Family, Mixture, Rope, RopeScaling};
 use crate::ops::activation::Activation;
@@ -22,20 +22,20 @@ pub(super) enum SupportedRopeScaling {
     Divisors,
     /// `YaRN`, and divisors for short and for long texts.
     Long,
-    /// No other.
+    /// No other scaling.
     Linear,
 }
 
 /// A graph of llama.cpp, described by its differences from that of Qwen 2.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LlamaCppGraph {
-    /// Its name, which is the prefix of its keys.
+    /// Name of the graph, which is the prefix of its keys.
     pub name: &'static str,
-    /// Whether the dimensions of a head that are rotated together are adjacent. Otherwise, they are half a head apart.
+    /// Whether the two dimensions of a rotated pair are adjacent. Otherwise, they are half a head apart.
     pub neighbours: bool,
     /// Supported RoPE scalings.
     pub scalings: SupportedRopeScaling,
-    /// Whether it loads an output matrix: `IfGiven` uses the embedding if there is none.
+    /// Whether the graph loads an output matrix. With `IfGiven`, it uses the embedding if there is none.
     pub output: TensorPresence,
     /// Bias on query, key and value projections.
     pub qkv_bias: TensorPresence,
@@ -45,13 +45,13 @@ pub(super) struct LlamaCppGraph {
     pub unit_bias: TensorPresence,
     /// Whether the heads' total width must be the hidden size.
     pub square: bool,
-    /// Whether it has sliding windows.
+    /// Whether the graph has sliding windows.
     pub windows: bool,
-    /// Activation of its MLP.
+    /// Activation of the MLP.
     pub activation: Activation,
     /// Whether the weights of a token's experts add up to one.
     pub normalised: Option<bool>,
-    /// Every how many layers it has no RoPE.
+    /// Interval of layers without RoPE.
     pub unrotated: Option<usize>,
 }
 
@@ -132,7 +132,7 @@ fn for_family(family: Family) -> Option<LlamaCppGraph> {
 /// Returns the graph that computes a model.
 ///
 /// # Errors
-/// Says what llama.cpp does not support of the model.
+/// If llama.cpp does not support the model; the message says why.
 pub(super) fn for_architecture(a: &Architecture) -> Result<LlamaCppGraph, String> {
     let model_type = a.family.description().model_type;
     let target = for_family(a.family).ok_or_else(|| {
@@ -160,7 +160,7 @@ fn gemma_scores(a: &Architecture) -> f32 {
 }
 
 impl LlamaCppGraph {
-    /// Lists what the graph may lack, and whether this model has it.
+    /// Returns features that the graph may lack, and for each whether this model needs it.
     fn lacks(&self, a: &Architecture) -> Vec<(bool, &'static str)> {
         let gemma = matches!(a.family, Family::Gemma2 | Family::Gemma3);
         let misses = |has: TensorPresence, given: bool| has == TensorPresence::Never && given;
@@ -192,7 +192,7 @@ impl LlamaCppGraph {
         all
     }
 
-    /// Lists what the graph for experts may lack, and whether this model has it.
+    /// Returns features of experts that the graph may lack, and for each whether this model needs it.
     fn experts_lack(&self, a: &Architecture) -> Vec<(bool, &'static str)> {
         let of = |mixture: &Mixture| {
             vec![
@@ -207,7 +207,7 @@ impl LlamaCppGraph {
     }
 
     fn activation_lacks(&self, activation: Activation) -> bool {
-        // The approximation is close: `notes` says so.
+        // The approximation is close, and `notes` mentions it.
         activation != self.activation && !(self.approximates(activation))
     }
 
@@ -231,7 +231,7 @@ impl LlamaCppGraph {
         }
     }
 
-    /// Returns notes for the user: where the graph's computation differs from the model's.
+    /// Returns notes for the user about differences between the graph's computation and the model's.
     pub(super) fn notes(&self, a: &Architecture) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(window) = a.windows.iter().flatten().min().filter(|_| !self.windows) {
@@ -250,8 +250,8 @@ impl LlamaCppGraph {
     }
 }
 
-/// Returns the first and last dimension of llama.cpp's transition between frequency scales (`ggml_rope_yarn_corr_dims`). It
-/// always uses the paper's numbers of rotations, 32 and 1: the graphs of these families ignore a file's own.
+/// Returns the first and last dimension of llama.cpp's transition between frequency scales (`ggml_rope_yarn_corr_dims`). llama.cpp always
+/// uses the paper's numbers of rotations, 32 and 1: the graphs of these families ignore a file's own.
 pub(super) fn ramp(rope: &Rope, original: f64) -> (f64, f64) {
     let (dims, theta) = (rope.dims as f32, rope.theta as f32);
     let dimension = |rotations: f32| dims * (original as f32 / (rotations * TAU)).ln() / (2.0 * theta.ln());
@@ -268,7 +268,7 @@ mod tests {
         let scaling = RopeScaling::Yarn { factor: 4.0, original: 32768.0, ramp: (23.0, 40.0), attention_factor: 1.0 };
         let rope = Rope { theta: 1e6, scaling, dims: 128 };
         assert_eq!(ramp(&rope, 32768.0), (23.0, 40.0));
-        // Of a short original text, all dimensions from the first on are divided: 16 ln(32 / TAU) / (2 ln 1e4) is 1.41.
+        // With a short original text, all dimensions after the first are divided: 16 ln(32 / TAU) / (2 ln 1e4) is 1.41.
         assert_eq!(ramp(&Rope { theta: 1e4, dims: 16, ..rope }, 32.0), (0.0, 2.0));
     }
 }

@@ -11,7 +11,7 @@ use candle_core::{Device, Tensor};
 /// Returns the tensors of a file. Most share their storage with the weights.
 ///
 /// # Errors
-/// If one can't be split.
+/// If a tensor can't be split.
 pub(super) fn parts(
     weights: &Weights,
     a: &Architecture,
@@ -22,7 +22,7 @@ pub(super) fn parts(
     let mut all = GgufTensors { a, target, precision, parts: Vec::new() };
     all.matrix("token_embd.weight", &weights.embedding);
     if let Some(positions) = &weights.positions {
-        // The graph adds them to what it computes in f32.
+        // The graph adds positions to f32 activations.
         all.exact("position_embd.weight", positions);
     }
     all.norm("output_norm", Some(&weights.norm))?;
@@ -69,7 +69,7 @@ pub(super) fn parts(
     Ok(all.parts)
 }
 
-/// Lists the tensors that don't have the requested precision, since their rows don't divide into its blocks.
+/// Returns a note about tensors that don't have the requested precision because their rows don't divide into its blocks.
 pub(super) fn fallen_back(parts: &[GgufTensor], precision: GgufPrecision) -> Option<String> {
     let narrower: Vec<&str> = parts
         .iter()
@@ -93,12 +93,12 @@ struct GgufTensors<'a> {
 }
 
 impl GgufTensors<'_> {
-    /// Adds values with a shape that differs from that of their ordered view.
+    /// Adds values with a shape other than that of their reordered view.
     fn shaped(&mut self, name: &str, shape: &[usize], values: &Tensor, precision: GgufPrecision) {
         self.parts.push(GgufTensor { name: name.to_owned(), shape: shape.to_vec(), values: values.clone(), precision });
     }
 
-    /// Adds a tensor in f32: small ones, and those that select experts.
+    /// Adds a tensor in f32: a small one, or one that selects experts.
     fn exact(&mut self, name: &str, values: &Tensor) {
         self.shaped(name, values.dims(), values, GgufPrecision::F32);
     }
@@ -107,7 +107,7 @@ impl GgufTensors<'_> {
         self.matrix_of(name, values.dims(), values);
     }
 
-    /// Adds a matrix in the requested precision; in f16 if its rows don't divide into blocks, like llama.cpp's converter.
+    /// Adds a matrix in the requested precision; in f16 if its rows don't divide into blocks, as llama.cpp's converter does.
     fn matrix_of(&mut self, name: &str, shape: &[usize], values: &Tensor) {
         let whole = shape.last().is_some_and(|row| row.is_multiple_of(BLOCK));
         let precision = if self.precision == GgufPrecision::Q8 && !whole { GgufPrecision::F16 } else { self.precision };
@@ -154,7 +154,7 @@ impl GgufTensors<'_> {
     }
 
     fn unit(&mut self, name: &impl Fn(&str) -> String, wide: &[Linear], down: &Linear) -> Result<()> {
-        // Beside experts, it is that which all tokens share.
+        // In a mixture, this MLP is the shared expert.
         let shared = self.a.mixture.is_some();
         let of = |part: &str| name(&if shared { format!("{part}_shexp") } else { part.to_owned() });
         match wide {
@@ -183,7 +183,7 @@ impl GgufTensors<'_> {
         Ok(())
     }
 
-    /// Adds a norm's weight. The graphs of all families multiply with it directly.
+    /// Adds a norm's weight. The graphs of all families multiply by it directly.
     fn norm_weight(&mut self, name: &str, weight: &Tensor) -> Result<()> {
         let counted_from_one = self.a.norm == NormKind::RmsFromOne;
         let weight = if counted_from_one { (weight + 1.0)? } else { weight.clone() };
@@ -192,8 +192,8 @@ impl GgufTensors<'_> {
     }
 }
 
-/// Returns a view of the rows of query or key heads in which those that are rotated together are adjacent, as in Meta's own files
-/// (`permute` of llama.cpp's converter). transformers has one half of a head after the other.
+/// Returns a view of the rows of query or key heads in which rotated pairs are adjacent, as in Meta's own files (`permute` of llama.cpp's
+/// converter). In transformers, the second half of a head follows the first.
 fn neighbours(rows: &Tensor, heads: usize) -> Result<Tensor> {
     let (count, rest) = (rows.dim(0)?, &rows.dims()[1..]);
     let split = [&[heads, 2, count / heads / 2][..], rest].concat();

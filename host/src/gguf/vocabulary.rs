@@ -1,7 +1,7 @@
-//! A tokenizer as metadata.
+//! A tokenizer as metadata of a GGUF file.
 //!
-//! llama.cpp has two kinds that `tokenizer.json` describes as BPE: byte-level ones (its model `gpt2`), whose patterns it knows by
-//! name, and SentencePiece's (its model `llama`), whose pieces have scores. Others are refused.
+//! llama.cpp has two kinds of tokenizers that `tokenizer.json` describes as BPE: byte-level ones (its model `gpt2`), whose patterns it
+//! knows by name, and SentencePiece's (its model `llama`), whose pieces have scores. Others are refused.
 
 use super::file::{GgufMetadata, GgufValue};
 use super::{Error, Result};
@@ -16,13 +16,14 @@ use std::path::Path;
 /// Maximum size of `tokenizer.json` in bytes, as in [`Tokenizer`].
 const LARGEST: u64 = 64 << 20;
 
-/// Maximum length of a pattern in an error, in bytes.
+/// Maximum length of a pattern in an error message, in bytes.
 const SHOWN: usize = 200;
 
 /// The character that replaces a space in pieces.
 const SPACE: &str = "\u{2581}";
 
-/// Patterns that split a text into words, whether a word that is a token is kept whole, and llama.cpp's name for both.
+/// Patterns that split a text into words, whether a word that is itself a token is not split further, and llama.cpp's name for the
+/// combination.
 const PATTERNS: [(&str, bool, &str); 5] = [
     (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -59,7 +60,7 @@ const PATTERNS: [(&str, bool, &str); 5] = [
     ),
 ];
 
-/// The parts of `tokenizer.json` that matter here.
+/// The parts of `tokenizer.json` that the export uses.
 #[derive(Deserialize)]
 struct VocabularyFile {
     #[serde(default)]
@@ -92,7 +93,7 @@ struct Bpe {
     ignore_merges: bool,
 }
 
-/// A merge in its older and newer form.
+/// A merge, in its older or newer form.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Merge {
@@ -108,7 +109,7 @@ impl Merge {
         }
     }
 
-    /// Returns the piece that it makes.
+    /// Returns the piece that the merge produces.
     fn piece(&self) -> String {
         match self {
             Self::Line(line) => line.replacen(' ', "", 1),
@@ -120,9 +121,9 @@ impl Merge {
 /// A kind of tokenizer.
 #[derive(Debug, PartialEq)]
 enum GgufTokenizerKind {
-    /// Byte-level, with llama.cpp's name for how text is split into words.
+    /// Byte-level, with llama.cpp's name for its pattern.
     Bytes(&'static str),
-    /// Of pieces, with whether a text gets a leading space.
+    /// SentencePiece's pieces, with whether a text gets a leading space.
     Pieces { prefix: bool },
 }
 
@@ -170,7 +171,7 @@ pub(super) fn metadata(folder: &Path, tokenizer: &Tokenizer, a: &Architecture, n
     Ok(all.into_iter().map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).collect())
 }
 
-/// Reads the tokenizer in a folder for a model; returns the number of keys that it comes to.
+/// Reads the tokenizer in a folder for a model; returns the number of resulting keys.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn read_tokenizer(folder: &Path, a: &Architecture) -> Result<usize> {
     let tokenizer = Tokenizer::open(folder)?;
@@ -182,7 +183,7 @@ fn read(path: &Path) -> Result<VocabularyFile> {
     let text = files::read_text(path, LARGEST).map_err(unread)?;
     let wrong = |detail: String| Error::Unknown { path: path.to_owned(), detail };
     let whole = json::value(&text).map_err(|e| wrong(e.to_string()))?;
-    // The oldest files of BPE leave its name out.
+    // The oldest BPE files have no type.
     let kind = whole["model"]["type"].as_str().unwrap_or("BPE").to_owned();
     if kind != "BPE" {
         let kind = printable(&kind, SHOWN);
@@ -191,7 +192,7 @@ fn read(path: &Path) -> Result<VocabularyFile> {
     serde_json::from_value(whole).map_err(|e| wrong(printable(&e.to_string(), SHOWN)))
 }
 
-/// The steps of a normalizer or a pre-tokenizer.
+/// Returns the steps of a normalizer or a pre-tokenizer.
 fn steps<'a>(of: &'a Json, list: &str) -> Vec<&'a Json> {
     match of {
         Json::Null => Vec::new(),
@@ -202,7 +203,7 @@ fn steps<'a>(of: &'a Json, list: &str) -> Vec<&'a Json> {
     }
 }
 
-/// Returns the kind of a tokenizer; the error is what llama.cpp lacks.
+/// Returns the kind of a tokenizer; the error says what llama.cpp lacks.
 fn kind(file: &VocabularyFile) -> std::result::Result<GgufTokenizerKind, String> {
     let given = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
     if given(&file.model.continuing_subword_prefix) || given(&file.model.end_of_word_suffix) {
@@ -212,9 +213,9 @@ fn kind(file: &VocabularyFile) -> std::result::Result<GgufTokenizerKind, String>
     if file.model.byte_fallback { pieces(&normalizers, &words) } else { bytes(&normalizers, &words, file.model.ignore_merges) }
 }
 
-/// Returns the name of how a byte-level tokenizer splits text into words.
+/// Returns the kind of a byte-level tokenizer, with llama.cpp's name for its pattern.
 fn bytes(normalizers: &[&Json], words: &[&Json], ignore_merges: bool) -> std::result::Result<GgufTokenizerKind, String> {
-    // llama.cpp leaves text as it is; what is typed is mostly composed anyhow.
+    // llama.cpp does not normalize text, and most typed text is already in NFC.
     if let Some(other) = normalizers.iter().find(|step| step["type"] != "NFC") {
         return Err(format!("the normalizer {}", shown(other)));
     }
@@ -239,7 +240,7 @@ fn bytes(normalizers: &[&Json], words: &[&Json], ignore_merges: bool) -> std::re
     }
 }
 
-/// Finds llama.cpp's name of a pattern.
+/// Returns llama.cpp's name of a pattern.
 fn pattern(split: &Json, ignore_merges: bool) -> Option<(&'static str, bool)> {
     let isolates = (&split["behavior"], &split["invert"]) == (&"Isolated".into(), &false.into())
         || (&split["behavior"], &split["invert"]) == (&"Removed".into(), &true.into());
@@ -248,8 +249,8 @@ fn pattern(split: &Json, ignore_merges: bool) -> Option<(&'static str, bool)> {
     found(ignore_merges).or_else(|| found(!ignore_merges)).map(|(_, ignores, name)| (*name, *ignores))
 }
 
-/// Checks that a tokenizer of pieces works like llama.cpp's: spaces are replaced, perhaps after adding one in front, and text is
-/// not split.
+/// Checks that a tokenizer of pieces works like llama.cpp's: it replaces spaces, perhaps after adding a leading one, and does not split
+/// text.
 fn pieces(normalizers: &[&Json], words: &[&Json]) -> std::result::Result<GgufTokenizerKind, String> {
     let mut prefix = false;
     for step in normalizers {
@@ -276,7 +277,7 @@ fn shown(step: &Json) -> String {
     printable(&step.to_string(), SHOWN)
 }
 
-/// Returns the text and the kind of every token, as many as the model has. Tokens that the tokenizer lacks are unused.
+/// Returns the text and the type of every token, as many as the model has. Tokens that the tokenizer lacks are unused.
 fn tokens(
     file: &VocabularyFile,
     kind: &GgufTokenizerKind,
@@ -303,7 +304,7 @@ fn tokens(
         if file.model.unk_token.as_ref() == Some(content) && of_pieces {
             continue;
         }
-        // The graph's text has spaces again where such tokens are looked for.
+        // llama.cpp looks for such tokens in text with plain spaces.
         let (text, kind) = if *special || looks_special(content) {
             (content.clone(), GgufTokenType::Control)
         } else {
@@ -314,7 +315,7 @@ fn tokens(
     Ok((texts, kinds))
 }
 
-/// Returns whether a piece stands for a byte: `<0x0A>`.
+/// Returns whether a piece represents a byte, like `<0x0A>`.
 fn is_byte(piece: &str) -> bool {
     let digits = piece.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
     digits.is_some_and(|digits| digits.len() == 2 && u8::from_str_radix(digits, 16).is_ok())
@@ -330,8 +331,8 @@ fn looks_special(text: &str) -> bool {
         || within("<unused", ">")
 }
 
-/// Returns a score for each piece; llama.cpp joins those with the highest first. The later the merge that makes a piece, the
-/// lower its score, so the order is that of the merges.
+/// Returns a score for each piece. llama.cpp joins the pieces with the highest score first. A later merge gets a lower score, so the order
+/// is that of the merges.
 fn scores(model: &Bpe, tokens: &[String]) -> Vec<f32> {
     let mut ranks: HashMap<String, usize> = HashMap::with_capacity(model.merges.len());
     for (rank, merge) in model.merges.iter().enumerate() {
@@ -341,7 +342,7 @@ fn scores(model: &Bpe, tokens: &[String]) -> Vec<f32> {
     tokens.iter().map(|token| -(*ranks.get(token).unwrap_or(&last) as f32)).collect()
 }
 
-/// Returns the tokens that begin and end texts. Runs the tokenizer to see what it adds around a text.
+/// Returns the tokens that begin and end texts, by running the tokenizer to see what it adds around a text.
 fn framing(
     tokenizer: &Tokenizer,
     a: &Architecture,
@@ -370,7 +371,7 @@ fn framing(
     }
     let mut all = vec![("add_bos_token", GgufValue::Flag(before.is_some())), ("add_eos_token", GgufValue::Flag(after.is_some()))];
     all.extend(before.or(own_bos).map(|id| ("bos_token_id", GgufValue::Count(id))));
-    // Any of the three ends a text there.
+    // llama.cpp ends a text at any of the three.
     all.extend(
         ["eos_token_id", "eot_token_id", "eom_token_id"].into_iter().zip(&ends).map(|(key, id)| (key, GgufValue::Count(*id))),
     );
@@ -390,7 +391,7 @@ mod tests {
         serde_json::from_value(file).unwrap()
     }
 
-    /// Like the tokenizers of Llama 2 (`Prepend`), of newer Mistrals (`Metaspace`) and of Gemma.
+    /// Returns normalizers and pre-tokenizers like those of Llama 2 (`Prepend`), of newer Mistrals (`Metaspace`) and of Gemma.
     fn of_pieces() -> [(Json, Json, bool); 3] {
         let replace = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "\u{2581}" });
         let prepend = json!({ "type": "Prepend", "prepend": "\u{2581}" });

@@ -9,11 +9,11 @@ use rlhost::ops::activation::Activation;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// A padded batch through candle's operations.
+/// A decoder for padded batches, with candle's operations.
 pub struct NaiveDecoder<'a> {
     pub a: &'a Architecture,
     pub vars: &'a HashMap<String, Var>,
-    /// Probabilities of experts, `[B * T, E]`, and which are chosen, of each layer that has them.
+    /// Probabilities of experts, `[B * T, E]`, and the chosen ones, for each layer that has experts.
     pub routed: RefCell<Vec<(Tensor, Tensor)>>,
 }
 
@@ -59,12 +59,12 @@ impl NaiveDecoder<'_> {
         }
     }
 
-    /// The norm of this name, if the model has it; otherwise what it is given.
+    /// Applies the norm of this name, if the model has it; otherwise returns the input.
     fn norm_if(&self, x: &Tensor, name: &str) -> Result<Tensor> {
         if self.vars.contains_key(&format!("{name}.weight")) { self.norm(x, name) } else { Ok(x.clone()) }
     }
 
-    /// `[B, T, heads, C]` to rotated `[B, heads, T, C]`.
+    /// Converts `[B, T, heads, C]` to rotated `[B, heads, T, C]`.
     fn rotated(&self, x: &Tensor, rope: Option<&Rope>) -> Result<Tensor> {
         let x = x.transpose(1, 2)?.contiguous()?;
         let Some(rope) = rope else { return Ok(x) };
@@ -85,7 +85,7 @@ impl NaiveDecoder<'_> {
         if 2 * half == c { Ok(turned) } else { Tensor::cat(&[turned, x.narrow(3, 2 * half, c - 2 * half)?], 3) }
     }
 
-    /// Queries, keys and values, `[B, T, heads, C]`, before their rotation.
+    /// Returns queries, keys and values, `[B, T, heads, C]`, before their rotation.
     fn heads(&self, x: &Tensor, layer: &str) -> Result<[Tensor; 3]> {
         let ((b, t, _), a, h) = (x.dims3()?, self.a, self.a.heads);
         let c = h.head_dim;
@@ -103,7 +103,7 @@ impl NaiveDecoder<'_> {
         } else {
             let apart = ["q", "k", "v"].into_iter().zip(counts).map(|(part, count)| {
                 let y = self.linear(x, &name(&format!("self_attn.{part}_proj")))?;
-                // Beside each query, the gate of its output.
+                // Each query is followed by the gate of its output.
                 let y = if part == "q" && a.output_gate {
                     y.reshape((b, t, count, 2 * c))?.narrow(3, 0, c)?.contiguous()?
                 } else {
@@ -111,7 +111,7 @@ impl NaiveDecoder<'_> {
                 };
                 let kind = if a.family == Family::Lfm2 { "layernorm" } else { "norm" };
                 let norm = name(&format!("self_attn.{part}_{kind}"));
-                // Over all heads, or over each.
+                // Norm over all heads, or over each.
                 let y = if self.a.head_norms == HeadNorms::All { self.norm_if(&y, &norm)? } else { y };
                 let y = y.reshape((b, t, count, c))?;
                 if self.a.head_norms == HeadNorms::Each { self.norm_if(&y, &norm) } else { Ok(y) }
@@ -180,7 +180,8 @@ impl NaiveDecoder<'_> {
         self.linear(&y, &format!("{layer}.{output}"))
     }
 
-    /// A gated delta network, token by token, in f64 between its projections: small heads are normalised, and sums over decays cancel.
+    /// Computes a gated delta network, token by token, in f64 between its projections: small heads are normalised, and sums over decays
+    /// cancel.
     fn network(&self, x: &Tensor, layer: &str, h: DeltaHeads) -> Result<Tensor> {
         let ((b, t, _), name) = (x.dims3()?, |part: &str| format!("{layer}.linear_attn.{part}"));
         let wide = |t: &Tensor| t.to_dtype(DType::F64);
@@ -226,7 +227,7 @@ impl NaiveDecoder<'_> {
         self.linear(&gated.to_dtype(DType::F32)?, &name("out_proj"))
     }
 
-    /// A gated short convolution: a sum of shifted copies.
+    /// Computes a gated short convolution: a sum of shifted copies.
     fn convolution(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
         let ((b, t, d), name) = (x.dims3()?, |part: &str| format!("{layer}.conv.{part}"));
         let joined = self.linear(x, &name("in_proj"))?;
@@ -244,7 +245,7 @@ impl NaiveDecoder<'_> {
         self.linear(&(joined.narrow(2, d, d)? * sum)?, &name("out_proj"))
     }
 
-    /// The scores of experts, and ones for those that are chosen, `[N, E]`.
+    /// Returns the scores of experts, and a mask of the chosen ones, `[N, E]`.
     fn scored(&self, logits: &Tensor, layer: &str) -> Result<(Tensor, Tensor)> {
         let Some(mixture) = self.a.mixture.as_ref() else { candle_core::bail!("no experts") };
         let n = logits.dim(0)?;
@@ -256,7 +257,7 @@ impl NaiveDecoder<'_> {
             Some(correction) => {
                 let p = sigmoid(logits)?;
                 let by = p.detach().broadcast_add(&correction.detach())?;
-                // Of groups, those whose two best have the highest sum.
+                // Selects the groups whose two best experts have the highest sum.
                 let (groups, kept) = mixture.groups;
                 let in_groups = by.reshape((n, groups, mixture.experts / groups))?;
                 let sums = (ranked(&in_groups, 2)? * &in_groups)?.sum(2)?;
@@ -273,7 +274,7 @@ impl NaiveDecoder<'_> {
         Ok((p, chosen))
     }
 
-    /// All experts for all tokens, times the weights of those that are chosen.
+    /// Computes all experts for all tokens, times the weights of the chosen ones.
     fn experts(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
         let Some(mixture) = self.a.mixture.as_ref() else { candle_core::bail!("no experts") };
         let (b, t, d) = x.dims3()?;
@@ -325,7 +326,7 @@ impl NaiveDecoder<'_> {
         sum.reshape((b, t, d))
     }
 
-    /// The unit, or the experts, or both.
+    /// Computes the MLP, or the experts, or both.
     fn fed(&self, x: &Tensor, layer: &str, l: usize) -> Result<Tensor> {
         match self.a.mixture.as_ref().filter(|mixture| mixture.sparse[l]) {
             None => self.unit(x, layer),
@@ -334,7 +335,7 @@ impl NaiveDecoder<'_> {
         }
     }
 
-    /// The unit beside experts.
+    /// Computes the shared expert.
     fn shared(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
         let gated = |folder: &str| {
             let name = |part: &str| format!("{layer}.{folder}.{part}");
@@ -385,7 +386,7 @@ impl NaiveDecoder<'_> {
         }
     }
 
-    /// Log-probabilities `[B, T, V]` of the next token, and values `[B, T]`.
+    /// Returns log-probabilities `[B, T, V]` of the next token, and values `[B, T]`.
     pub fn forward(&self, ids: &Tensor) -> Result<(Tensor, Tensor)> {
         let (b, t) = ids.dims2()?;
         let a = self.a;
@@ -424,7 +425,7 @@ impl NaiveDecoder<'_> {
     }
 }
 
-/// The norms before attention, of what it gives, before the unit, and of what that gives.
+/// Returns the names of the norms before attention, of its output, before the MLP, and of its output.
 fn norms_of(family: Family) -> [&'static str; 4] {
     let [input, behind] = ["input_layernorm", "post_attention_layernorm"];
     match family {
@@ -443,7 +444,7 @@ fn bounded(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
     (x / cap)?.tanh()? * cap
 }
 
-/// The auxiliary loss of experts over all rows without their padding, as transformers computes it.
+/// Returns the auxiliary loss of experts over all rows without their padding, as transformers computes it.
 pub fn unevenness(routed: &[(Tensor, Tensor)], lengths: &[usize], longest: usize) -> Result<Tensor> {
     let mask: Vec<f32> = lengths.iter().flat_map(|n| (0..longest).map(move |i| if i < *n { 1.0 } else { 0.0 })).collect();
     let mask = Tensor::from_vec(mask, (lengths.len() * longest, 1), &Device::Cpu)?;

@@ -1,6 +1,6 @@
-//! Fixtures of the families that differ more from a Llama.
+//! Fixtures of the families that differ more from Llama.
 
-/// Their folders' names.
+/// Folder names of the fixtures.
 pub const FAMILIES: [&str; 34] = [
     "granite",
     "gemma2",
@@ -38,7 +38,7 @@ pub const FAMILIES: [&str; 34] = [
     "qwen3_5_wide",
 ];
 
-/// Those that devices have no kernels for.
+/// Fixtures that devices have no kernels for.
 const OF_THE_CPU: [&str; 12] = [
     "cohere2",
     "ernie4_5",
@@ -54,7 +54,7 @@ const OF_THE_CPU: [&str; 12] = [
     "qwen3_5_wide",
 ];
 
-/// Returns those that devices have kernels for.
+/// Returns the fixtures that devices have kernels for.
 #[allow(dead_code, reason = "not every test needs a device")]
 pub fn of_devices() -> impl Iterator<Item = &'static str> {
     FAMILIES.into_iter().filter(|name| !OF_THE_CPU.contains(name))

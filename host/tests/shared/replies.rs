@@ -1,9 +1,9 @@
-//! What generations of several turns read between them.
+//! Replies between turns in tests of generation.
 
 use rlhost::rollout::{EndedTurn, ReplyProvider, TurnReply};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Replies to the first turns of a sequence, as its request, sample and tokens say, and counts how many are asked about together.
+/// Replies to the first turns of a sequence, depending on its request, sample and tokens, and records the maximum number of turns per call.
 pub struct TestReplies {
     vocabulary: u32,
     most_tokens: usize,
@@ -15,7 +15,7 @@ impl TestReplies {
         Self { vocabulary, most_tokens, most_together: AtomicUsize::new(0) }
     }
 
-    /// A token of the reply that begins at this one, to a sequence of this kind.
+    /// Returns token `i` of the reply at position `begin` of a sequence of this kind.
     pub fn token(&self, kind: usize, begin: usize, i: usize) -> u32 {
         (kind * 97 + begin * 13 + i * 7) as u32 % self.vocabulary
     }
@@ -30,7 +30,7 @@ impl ReplyProvider for TestReplies {
         let next = |ended: &EndedTurn<'_>| {
             assert!(!ended.turn.is_empty() && ended.turn.end == ended.tokens.len());
             let (kind, seen) = (ended.request + 2 * ended.sample, ended.tokens.len());
-            // A reply of one token, of a few, and one beyond a block of the cache.
+            // A reply of one token, of a few, and of more than a cache block.
             let length = [1, 5, 40][kind % 3];
             if ended.tokens.len() > 70 || kind % 5 == 4 && ended.turn.start > 0 {
                 return TurnReply::Over(ended.finished);

@@ -1,4 +1,4 @@
-//! Named columns of completions: one value per token or per completion, for whatever computes them and whatever reads them.
+//! Named columns of completions: one value per token or per completion, shared by what computes them and what reads them.
 
 use crate::plugin::{Column, Unit};
 use serde::de::Error as _;
@@ -19,12 +19,12 @@ impl NamedColumns {
         self.get(name).map(|column| &column.values[..])
     }
 
-    /// Returns all columns, in the order in which they came.
+    /// Returns all columns, in order of insertion.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Column> {
         self.0.iter()
     }
 
-    /// Adds a column, in the place of one with the same name.
+    /// Adds a column, replacing one with the same name.
     pub(super) fn set(&mut self, column: Column) {
         match self.0.iter_mut().find(|own| own.name == column.name) {
             Some(own) => *own = column,
@@ -51,7 +51,7 @@ impl NamedColumns {
         });
     }
 
-    /// Returns the columns with only these entries, which depend on what a column's entries belong to.
+    /// Returns the columns with only the entries that `entries` returns for a column's unit.
     #[must_use]
     pub(super) fn selected(&self, entries: impl Fn(Unit) -> Vec<usize>) -> Self {
         Self(self.0.iter().map(|column| selected(column, &entries(column.unit))).collect())
@@ -100,7 +100,7 @@ impl FromIterator<Column> for NamedColumns {
     }
 }
 
-/// Returns a column of these entries of another, in this order.
+/// Returns a column with these entries, in this order.
 pub(super) fn selected(column: &Column, entries: &[usize]) -> Column {
     let values = entries.iter().map(|entry| column.values[*entry]).collect();
     let is_missing = |entry: usize| column.missing.binary_search(&(entry as u32)).is_ok();

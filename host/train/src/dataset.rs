@@ -1,4 +1,4 @@
-//! Reads the dataset as the run uses it: tokenized prompts and, for pairs, their two answers.
+//! Reads the dataset in the form that the run uses: tokenized prompts and, for pairs, their two answers.
 
 mod lazy_selection;
 mod length_cache;
@@ -36,21 +36,21 @@ pub const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model
 pub(super) struct Prompt {
     /// Row of the dataset.
     pub row: usize,
-    /// Its position among the prompts that are used.
+    /// Position among the prompts in use.
     pub index: usize,
     pub text: String,
-    /// Whether it belongs to a conversation.
+    /// Whether the prompt belongs to a conversation.
     pub chat: bool,
     /// The original conversation, if a reward model or an environment reads it.
     pub messages: Option<Box<(Vec<ChatMessage>, TemplateVariables)>>,
     pub tokens: Vec<u32>,
     /// The dataset's other columns.
     pub columns: Map<String, Value>,
-    /// Its answers, if the dataset has them.
+    /// Answers from the dataset, if it has them.
     pub answers: Option<PromptAnswers>,
-    /// Log-probabilities of all tokens of its answers under the reference model, if they are precomputed.
+    /// Log-probabilities of all tokens of the answers under the reference model, if they are precomputed.
     pub ref_logp: OnceLock<Vec<f32>>,
-    /// Log-probabilities of all tokens of another row's answer under the reference model, with that row, if they are precomputed.
+    /// Number of another row, and log-probabilities of all tokens of that row's answer under the reference model, if they are precomputed.
     pub mismatched_ref_logp: OnceLock<(usize, Vec<f32>)>,
 }
 
@@ -62,13 +62,13 @@ impl Prompt {
         Self { row, index: 0, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp }
     }
 
-    /// Returns its conversation; a plain text becomes a user message.
+    /// Returns the prompt's conversation; a plain text becomes a user message.
     pub(super) fn conversation(&self) -> Vec<ChatMessage> {
         let plain = || vec![ChatMessage { role: "user".into(), content: self.text.as_str().into(), ..ChatMessage::default() }];
         self.messages.as_deref().map_or_else(plain, |(messages, _)| messages.clone())
     }
 
-    /// Returns which of these environments its row belongs to: the one that its column names, if there are several.
+    /// Returns which of these environments the prompt's row belongs to: the one named in its column, if there are several.
     pub(super) fn acts_in(&self, environments: &[PluginEntry]) -> Option<usize> {
         match environments {
             [] => None,
@@ -95,9 +95,9 @@ pub(super) struct PromptAnswers {
     pub rejected: Vec<u32>,
     /// The label of a labelled answer.
     pub label: Option<Label>,
-    /// For reward models: in the prompt with each answer, the position of the token whose state has the value.
+    /// For reward models: in the prompt with each answer, the position of the token at which the value is read.
     pub value_positions: [usize; 2],
-    /// For reward models: by how much the chosen answer is better, if the dataset says so.
+    /// For reward models: the margin of the chosen answer, if the dataset has one.
     pub margin: Option<f32>,
 }
 
@@ -112,7 +112,7 @@ impl PromptAnswers {
 pub(super) struct Label {
     /// Whether the answer is desirable.
     pub desirable: bool,
-    /// The answer's tokens beyond `max_length`: after a shorter prompt, there may be room for them.
+    /// The answer's tokens beyond `max_length`, which may fit after a shorter prompt.
     pub beyond: Vec<u32>,
 }
 
@@ -126,7 +126,7 @@ pub(super) struct DatasetReader {
     pub context: usize,
     /// Maximum length of a text, or of a prompt with a given answer.
     pub longest: usize,
-    /// Maximum length of a prompt, which keeps its last tokens.
+    /// Maximum length of a prompt; longer ones keep their last tokens.
     pub longest_prompt: Option<usize>,
     /// Maximum length of a generated completion; 0 if none are generated.
     pub completion: usize,
@@ -162,14 +162,14 @@ impl DatasetReader {
         Ok(Prompt { tokens, messages, ..new })
     }
 
-    /// Truncates a prompt to its last tokens.
+    /// Truncates a prompt to its last `longest_prompt` tokens.
     fn shorten(&self, prompt: &mut Vec<u32>) {
         let most = self.longest_prompt.unwrap_or(usize::MAX);
         prompt.drain(..prompt.len().saturating_sub(most));
     }
 
-    /// Prepares a pair. A prompt with an answer is limited to `longest` tokens: answers are truncated at the end, and pairs whose
-    /// prompt alone reaches the limit are refused. Also returns whether the prompt's last tokens merge with an answer's first.
+    /// Prepares a pair. A prompt with an answer is limited to `longest` tokens: answers are truncated at the end, and pairs whose prompt
+    /// alone reaches the limit are refused. Also returns whether the prompt's last tokens merge with an answer's first.
     fn pair(&self, row: PreferenceRow) -> data::Result<(Prompt, bool)> {
         let PreferenceRow { row, place, prompt, chosen, rejected, extras, columns } = row;
         let pair = answered(&prompt, [&chosen, &rejected], &extras, &self.tokenizer).map_err(|e| place.failed(e))?;
@@ -195,7 +195,7 @@ impl DatasetReader {
         let pair = answered(&prompt, [&chosen, &rejected], &extras, &self.tokenizer).map_err(|e| place.failed(e))?;
         let TokenizedAnswers { text, mut tokens, answers: [mut chosen, mut rejected], .. } = pair;
         if chosen.is_empty() || rejected.is_empty() {
-            // One text is the beginning of the other, or the same.
+            // One text is a prefix of the other, or equal to it.
             let Some(last) = tokens.pop() else { return Err(place.row_error("one of its texts has no tokens")) };
             chosen.insert(0, last);
             rejected.insert(0, last);
@@ -212,7 +212,7 @@ impl DatasetReader {
         Ok(Prompt { tokens, answers, ..Prompt::new(row, &prompt, text, columns) })
     }
 
-    /// Adds the begin token to a prompt and the end token to its answers if they lack it, like TRL's CPO.
+    /// Adds the begin token to a prompt and the end token to its answers where they are missing, like TRL's CPO.
     fn frame(&self, prompt: &mut Vec<u32>, answers: [&mut Vec<u32>; 2]) {
         let (begin, end) = self.tokenizer.bos_and_eos_ids();
         if prompt.first() != begin.as_ref() {
@@ -233,7 +233,7 @@ impl DatasetReader {
         })
     }
 
-    /// Says once that texts of this length or others are cut at the model's context, which nobody asked for.
+    /// Warns once that texts are truncated at the model's context, which no setting asked for.
     fn mention_cut(&self, place: &Location, length: usize) {
         static SAID: Once = Once::new();
         let context = self.context;
@@ -243,8 +243,8 @@ impl DatasetReader {
         }
     }
 
-    /// Returns a row's own tokens if the tokenizer has them all and, where only the assistant's are learned, the row says which those
-    /// are.
+    /// Returns a row's own tokens. They must be in the tokenizer's vocabulary and, if only the assistant's are learned, the row must mark
+    /// those.
     fn known(&self, place: &Location, tokenized: &TokenizedRow, what: LearnedParts) -> data::Result<Vec<u32>> {
         if what.turns && !tokenized.has_learned_mask() {
             return Err(place.row_error("assistant_only_loss needs \"assistant_masks\" or \"labels\" beside \"input_ids\""));
@@ -255,8 +255,9 @@ impl DatasetReader {
         }
     }
 
-    /// Prepares a row of given completions. It is limited to `longest` tokens: it is truncated at the end, and rows whose prompt
-    /// alone reaches the limit are refused. Without a prompt, the whole text except its first token is learned. Also returns the tokens for which there is no room.
+    /// Prepares a row with a given completion. It is limited to `longest` tokens: it is truncated at the end, and rows whose prompt alone
+    /// reaches the limit are refused. Without a prompt, the whole text except its first token is learned. Also returns the tokens beyond
+    /// the limit.
     fn completion(&self, row: CompletionRow, what: LearnedParts) -> data::Result<(Prompt, Vec<u32>)> {
         let (tokenizer, place) = (&self.tokenizer, row.place.clone());
         let parts = match &row.prompt {
@@ -299,7 +300,7 @@ impl DatasetReader {
     }
 }
 
-/// Returns by how much a pair's chosen answer is better, if its columns say so.
+/// Returns the margin of a pair's chosen answer, if its columns have one.
 fn margin(columns: &RowColumns) -> std::result::Result<Option<f32>, &'static str> {
     match columns.get("margin") {
         None | Some(Value::Null) => Ok(None),
@@ -318,7 +319,7 @@ impl PromptDigest {
     fn add(&mut self, prompt: &Prompt) -> Result<()> {
         let answers = prompt.answers.as_ref().map(|a| (&a.chosen, &a.learned, &a.rejected));
         let label = prompt.answers.as_ref().and_then(|a| a.label.as_ref()).map(|label| (label.desirable, &label.beyond));
-        // A dataset without labels keeps the hash that it had before there were any.
+        // A dataset without labels keeps its hash from before labels existed.
         let row = match label {
             None => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers)),
             Some(label) => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers, label)),

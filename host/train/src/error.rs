@@ -1,4 +1,4 @@
-//! Errors that can end a run, and whose fault they are.
+//! Errors that can end a run, and who caused them.
 
 use crate::config::words::counted;
 use std::fmt::Display;
@@ -19,7 +19,7 @@ pub enum Error {
     /// A plugin could not be loaded or failed.
     #[error(transparent)]
     Plugin(#[from] crate::plugin::Error),
-    /// A plugin failed when it was tried before the run began.
+    /// A plugin failed in the trial before the run began.
     #[error(transparent)]
     DryRun(crate::plugin::Error),
     /// The configuration does not fit what was loaded.
@@ -31,9 +31,9 @@ pub enum Error {
     /// A file of the run could not be written.
     #[error("can't write {}: {source}", path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// Another process of the run failed, or can't be reached.
@@ -47,23 +47,23 @@ pub enum Error {
     Setting {
         /// The configuration's key.
         key: &'static str,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what would be valid.
         detail: String,
     },
     /// The run's folder can't be used.
     #[error("output_dir {} {detail}", path.display())]
     OutputDir {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// Why not, and what to do.
+        /// Why it can't be used, and what to do.
         detail: String,
     },
     /// A file or folder that the run needs is invalid.
     #[error("{}: {detail}", path.display())]
     Unusable {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the fault.
         detail: String,
     },
     /// The settings differ from those of the resumed run.
@@ -76,31 +76,31 @@ pub enum Error {
         counted(*prompts as u64, "prompt")
     )]
     TooFewPrompts {
-        /// Prompts in the dataset.
+        /// Number of prompts in the dataset.
         prompts: usize,
-        /// Prompts that a generation takes.
+        /// Number of prompts in a generation.
         generation: usize,
     },
     /// A reward model could not score a text.
     #[error("reward model {name}: {detail}")]
     RewardModel {
-        /// Its name.
+        /// Name of the reward model.
         name: String,
-        /// What is wrong.
+        /// Description of the fault.
         detail: String,
     },
     /// No reward scored any completion.
     #[error("no reward could score any completion in step {}{}", step + 1, in_a_row(*generations))]
     Unscored {
-        /// Number of steps done before.
+        /// Number of steps completed before.
         step: u64,
-        /// Generations in a row without a score.
+        /// Number of consecutive generations without a score.
         generations: u64,
     },
-    /// Inference servers that were to generate completions can't be used.
+    /// The inference servers that should generate completions can't be used.
     #[error("{0}")]
     RolloutServers(String),
-    /// A run that is replayed has no more completions.
+    /// The replayed run has no more completions.
     #[error("{0}")]
     ReplayEnds(String),
     /// Too few groups of completions have rewards that differ.
@@ -110,11 +110,11 @@ pub enum Error {
         counted(*generations, "generation")
     )]
     NoSpread {
-        /// Generations that were made.
+        /// Number of generations that were made.
         generations: u64,
-        /// Prompts whose rewards differ.
+        /// Number of prompts whose rewards differ.
         found: usize,
-        /// Prompts that a step takes.
+        /// Number of prompts that a step needs.
         wanted: usize,
     },
     /// The ranks were not started for the same run.
@@ -122,7 +122,7 @@ pub enum Error {
     SetUpsDiffer {
         /// The first rank that differs from rank 0.
         rank: usize,
-        /// What differs.
+        /// The difference.
         detail: String,
     },
     /// The ranks no longer train the same model.
@@ -131,7 +131,7 @@ pub enum Error {
          different results"
     )]
     WeightsDiffer {
-        /// The step.
+        /// Number of the step.
         step: u64,
         /// The first rank that differs from rank 0.
         rank: usize,
@@ -139,9 +139,9 @@ pub enum Error {
     /// Something can't be encoded.
     #[error("{what} can't be encoded: {detail}")]
     Encoding {
-        /// What can't be encoded.
+        /// Name of the object.
         what: &'static str,
-        /// The encoder's error.
+        /// Error of the encoder.
         detail: String,
     },
     /// A bug: something impossible has happened.
@@ -150,19 +150,19 @@ pub enum Error {
     /// The step counter moved by something other than one: a bug.
     #[error("the step counter went from {from} to {to}; this is a bug in rlhost, so the run stops")]
     Counter {
-        /// Before the step.
+        /// Counter before the step.
         from: u64,
-        /// After it.
+        /// Counter after the step.
         to: u64,
     },
     /// The loss or gradient is not finite.
     #[error("the {}gradient at step {step} is {norm}; the weights were not changed", whose(prefix))]
     NotFinite {
-        /// The step.
+        /// Number of the step.
         step: u64,
-        /// The gradient's norm.
+        /// Norm of the gradient.
         norm: f64,
-        /// `critic_` if it is the critic's.
+        /// Prefix of the critic (`critic_`), or empty for the policy.
         prefix: &'static str,
     },
     /// The update would have made weights infinite or NaN.
@@ -172,13 +172,13 @@ pub enum Error {
         whose(prefix)
     )]
     Overflow {
-        /// The step.
+        /// Number of the step.
         step: u64,
         /// The first affected parameter.
         parameter: String,
         /// The learning rate of the step.
         lr: f64,
-        /// As in [`Error::NotFinite`].
+        /// Prefix of the critic (`critic_`), or empty for the policy.
         prefix: &'static str,
     },
     /// The weights are not finite; only a model that was loaded that way can have such weights.
@@ -186,7 +186,7 @@ pub enum Error {
     WeightsNotFinite,
 }
 
-/// Names the model in an error.
+/// Returns how an error names the model with this prefix.
 fn whose(prefix: &str) -> &'static str {
     if prefix.is_empty() { "" } else { "critic's " }
 }
@@ -208,7 +208,7 @@ impl Error {
         Self::Encoding { what, detail: error.to_string() }
     }
 
-    /// Returns whether a checkpoint could not be written, on this rank or on the one that failed.
+    /// Returns whether a checkpoint could not be written, on this rank or on a failed one.
     pub fn is_of_saving(&self) -> bool {
         match self {
             Self::Checkpoint(_) => true,
@@ -217,7 +217,7 @@ impl Error {
         }
     }
 
-    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    /// Returns whether the user's input is at fault, rather than the machine or the program.
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Model(error) => error.is_mistake(),
@@ -243,7 +243,7 @@ impl Error {
         }
     }
 
-    /// Returns the plugin whose call failed, here or in another process.
+    /// Returns the plugin whose call failed, in this process or another.
     pub fn plugin_at_fault(&self) -> Option<&str> {
         match self {
             Self::Plugin(crate::plugin::Error::Call { name, .. })

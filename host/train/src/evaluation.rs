@@ -1,4 +1,4 @@
-//! Evaluates on prompts that are not trained on: the metrics of training, prefixed with `eval_`.
+//! Evaluations on prompts that are not trained on. Their metrics are those of training, prefixed with `eval_`.
 
 use super::dataset::PromptSet;
 use super::periods::Periods;
@@ -8,16 +8,16 @@ use crate::config::RunConfig;
 /// The prompts and schedule of a run's evaluations.
 pub(super) struct Evaluation {
     pub(super) prompts: PromptSet,
-    /// Number of steps between evaluations; none if there are none in training.
+    /// Number of steps between evaluations; none if training has none.
     every: Option<u64>,
-    /// Number of steps before the first evaluation in training.
+    /// Step of the first evaluation in training.
     from: u64,
     /// The last step, after which there is always an evaluation.
     last: u64,
 }
 
 impl Evaluation {
-    /// Creates the evaluation on these prompts, for a run of these steps.
+    /// Creates the evaluation on these prompts, for a run with these steps.
     pub(super) fn new(prompts: PromptSet, config: &RunConfig, steps: StepPlan) -> Self {
         let Periods { evaluate, evaluate_from, .. } = steps.periods;
         Self { prompts, every: config.evaluates().then_some(evaluate), from: evaluate_from, last: steps.max_steps }
@@ -28,7 +28,7 @@ impl Evaluation {
         self.every.is_some_and(|every| step.is_multiple_of(every) && step >= self.from || step == self.last)
     }
 
-    /// Returns whether there are evaluations between the steps, and not only after the last one.
+    /// Returns whether evaluations are made during training, and not only after the last step.
     pub(super) fn is_regular(&self) -> bool {
         self.every.is_some()
     }

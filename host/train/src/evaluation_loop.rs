@@ -1,4 +1,4 @@
-//! Makes evaluations.
+//! Runs evaluations.
 
 use super::collector::CollectionContext;
 use super::dataset::Prompt;
@@ -17,12 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// The generation number of evaluations: all evaluations use the same random numbers, and training uses others.
+/// Generation number of evaluations. All evaluations use the same random numbers, which training does not use.
 pub(super) const GENERATION: u64 = u64::MAX;
 
 impl Trainer {
-    /// Evaluates, logs the metrics, and keeps them for choosing the best checkpoint. If `stop` is set meanwhile, the evaluation
-    /// is abandoned, and a resumed run begins with it.
+    /// Evaluates, logs the metrics, and records them for choosing the best checkpoint. If `stop` is set meanwhile, the evaluation is
+    /// abandoned, and a resumed run begins with it.
     pub(super) fn evaluate(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<()> {
         let Some(evaluation) = &self.evaluation else { return Ok(()) };
         let prompts = evaluation.prompts.all()?.to_vec();
@@ -43,8 +43,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// Evaluates because somebody requested it, and logs the metrics. Nothing in the run follows from them: neither the best checkpoint nor
-    /// an early end nor a learning rate.
+    /// Evaluates at the user's request and logs the metrics. They don't affect the run: neither the best checkpoint, nor early stopping,
+    /// nor the learning rate.
     pub(super) fn evaluate_as_requested(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<()> {
         let Some(evaluation) = &self.evaluation else { return Ok(()) };
         let prompts = evaluation.prompts.all()?.to_vec();
@@ -56,7 +56,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Evaluates without training, on the evaluation dataset or otherwise on the run's own, and returns the metrics.
+    /// Evaluates without training, on the evaluation dataset or else on the run's own, and returns the metrics.
     ///
     /// # Errors
     /// If anything fails, as in a run.
@@ -120,7 +120,7 @@ impl Trainer {
             figures.merge(collected);
             parts.push(experience);
         }
-        // All at once, so that statistics over rows don't depend on the size of the parts.
+        // All are joined, so that statistics over rows don't depend on the size of the parts.
         let mut experience = Experience::from_parts(parts);
         let mut with = CollectionContext {
             learner: &self.learner,
@@ -136,7 +136,7 @@ impl Trainer {
         let experience = Arc::new(experience);
         let sizes = match self.plan.evaluation.packs_into {
             Some(_) => sizes,
-            // As in TRL, all are full but the last, which matters to losses that compare rows.
+            // As in TRL, all but the last are full, which matters to losses that compare rows.
             None => (0..items).step_by(size).map(|first| size.min(items - first)).collect(),
         };
         let micro_batches: Vec<MicroBatch> = MicroBatch::split_by_sizes(&experience, sizes).collect();
@@ -148,9 +148,9 @@ impl Trainer {
     /// Records the metrics of an evaluation.
     ///
     /// # Errors
-    /// If the metric is not one of them.
+    /// If the configured metric is missing.
     fn follow_evaluation(&mut self, figures: &BTreeMap<String, f64>) -> Result<()> {
-        // As in transformers, the one before training only shows where it starts.
+        // As in transformers, the evaluation before training only shows the initial state.
         let (Some(settings), true) = (self.plan.evaluation.plateau, self.state.global_step > 0) else { return Ok(()) };
         let (metric, greater) = &self.plan.evaluation.metric;
         let name = format!("eval_{metric}");
@@ -165,7 +165,7 @@ impl Trainer {
     }
 }
 
-/// Groups prompts as they are packed in training into sequences of this length, a micro-batch of packs together.
+/// Packs prompts as in training into sequences of this length, and groups the packs into micro-batches.
 pub(super) fn packed(prompts: &[Arc<Prompt>], length: usize, batching: &Batching) -> Vec<Vec<Arc<Prompt>>> {
     let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.length()).collect();
     let rows = |packs: &[Vec<usize>]| packs.iter().flatten().map(|row| prompts[*row].clone()).collect();
@@ -173,7 +173,7 @@ pub(super) fn packed(prompts: &[Arc<Prompt>], length: usize, batching: &Batching
     packs[..batching.evaluated(packs.len())].chunks(batching.sizes.eval_micro_batch).map(rows).collect()
 }
 
-/// Names the metrics as transformers does.
+/// Names the metrics as in transformers.
 pub(super) fn named(mut figures: MetricsWindow, loss: f64, prompts: usize, seconds: f64) -> BTreeMap<String, f64> {
     figures.extend([
         Metric::mean("loss", loss, 1.0),

@@ -1,4 +1,4 @@
-//! Experience: completions with everything that training needs, and the micro-batches they are split into.
+//! Experience: completions with everything that training needs, and the micro-batches that they are split into.
 
 use super::columns::NamedColumns;
 use super::dataset::Prompt;
@@ -22,10 +22,10 @@ pub(super) struct RewardScoreColumn {
     pub values: Vec<Option<f32>>,
 }
 
-/// What all experiences of a run have.
+/// Properties common to all experiences of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExperienceForm {
-    /// Whether the policy sampled the completions, which then have texts and log-probabilities.
+    /// Whether the policy sampled the completions; these have texts and log-probabilities.
     pub is_sampled: bool,
     /// Whether items are pairs.
     pub has_pairs: bool,
@@ -38,21 +38,21 @@ pub(super) struct Experience {
     pub prompts: Vec<Arc<Prompt>>,
     pub rollouts: Vec<Rollout>,
     pub texts: Vec<String>,
-    /// The outcome of the episodes, until they have been scored; empty without an environment.
+    /// Outcomes of the episodes, until they have been scored; empty without an environment.
     pub episodes: Vec<EpisodeOutcome>,
     pub rewards: Vec<RewardScoreColumn>,
     /// In an evaluation, the columns of rewards with `eval_only`.
     pub eval_rewards: Vec<RewardScoreColumn>,
-    /// What rewards logged beside the completions, until that is written; empty if nothing was.
+    /// Values that rewards logged for completions, until they are written; empty if there are none.
     pub extra: Vec<CompletionExtra>,
     pub offsets: Vec<u32>,
-    /// 1 for tokens that are learned from, else 0; empty if all tokens are.
+    /// Mask of the tokens: 1 if a token is learned; empty if all are.
     pub mask: Vec<u8>,
-    /// What was computed when the completions were collected, and what the algorithm's estimator returned.
+    /// Columns that were computed during collection, and those of the algorithm's estimator.
     pub columns: NamedColumns,
-    /// For algorithms that learn from pairs.
+    /// Pairs, for algorithms that learn from them.
     pub pairs: Option<Vec<Pair>>,
-    /// For algorithms that need it: each prompt with another row's completion.
+    /// Each prompt with another row's completion, for algorithms that need it.
     pub mismatched: Option<Box<Experience>>,
 }
 
@@ -68,7 +68,7 @@ impl Experience {
         Self { prompts, offsets, rollouts, columns, ..Self::default() }
     }
 
-    /// Joins experiences that were collected one after another and have not been scored.
+    /// Joins experiences that were collected one after another and are not scored yet.
     pub(super) fn from_parts(parts: impl IntoIterator<Item = Self>) -> Self {
         let mut parts = parts.into_iter();
         let mut all = parts.next().unwrap_or_default();
@@ -92,7 +92,7 @@ impl Experience {
         all
     }
 
-    /// Returns the experience with its prompts in another order; completions stay with their prompts.
+    /// Returns the experience with reordered prompts; completions stay with their prompts.
     pub(super) fn reordered(&self, order: &[usize]) -> Self {
         let rows: Vec<usize> = order.iter().flat_map(|&prompt| self.rows(prompt..prompt + 1)).collect();
         let (mut place_of, mut row_of) = (vec![0; self.prompts.len()], vec![0; self.rollouts.len()]);
@@ -139,7 +139,7 @@ impl Experience {
         self.pairs.as_ref().map_or(self.rollouts.len(), Vec::len)
     }
 
-    /// Rows of the completions of an item.
+    /// Returns the rows of an item's completions.
     fn item(&self, item: usize) -> impl Iterator<Item = usize> + use<> {
         let (first, second) = match &self.pairs {
             None => (item, None),
@@ -168,20 +168,20 @@ impl Experience {
         rows.into_iter().map(|row| length(row) as u64).sum()
     }
 
-    /// Returns the policy's log-probabilities at generation, the denominators of ratios: recomputed or as sampled. Empty if nothing
-    /// was sampled.
+    /// Returns the policy's log-probabilities at generation, the denominators of ratios, recomputed or as sampled. Empty if nothing was
+    /// sampled.
     pub(super) fn old_logp(&self) -> &[f32] {
         self.columns.values(OLD_LOGP).or(self.columns.values(SAMPLING_LOGP)).unwrap_or_default()
     }
 
-    /// Returns the advantage of a token of a completion, if the algorithm estimates advantages.
+    /// Returns the advantage of a completion's token, if the algorithm estimates advantages.
     pub(super) fn advantage(&self, row: usize, token: usize) -> Option<f32> {
         let column = self.columns.get(ADVANTAGE)?;
         let entry = if column.unit == Unit::Token { self.offsets[row] as usize + token } else { row };
         column.values.get(entry).copied()
     }
 
-    /// Returns whether the policy still is of the version that wrote this completion.
+    /// Returns whether the policy still has the version that wrote this completion.
     pub(super) fn is_on_policy(&self, row: usize, version: u64) -> bool {
         self.rollouts[row].policy_version == version
     }
@@ -193,12 +193,12 @@ impl Experience {
     }
 }
 
-/// Returns the items at these places; none of an empty column.
+/// Returns the items at these places; none if the column is empty.
 fn select<T: Clone>(column: &[T], places: &[usize]) -> Vec<T> {
     places.iter().filter_map(|&place| column.get(place).cloned()).collect()
 }
 
-/// Returns the offset of each completion's tokens, and the end of the last.
+/// Returns the offset of each completion's tokens, and the end of the last one.
 pub(super) fn offsets(rollouts: &[Rollout]) -> Vec<u32> {
     let mut at = 0;
     std::iter::once(0)
@@ -223,7 +223,7 @@ impl MicroBatch {
         (0..parts).map(move |i| Self { experience: experience.clone(), items: size * i / parts..size * (i + 1) / parts })
     }
 
-    /// Cuts an experience into parts of these sizes.
+    /// Splits an experience into parts of these sizes.
     pub(super) fn split_by_sizes(experience: &Arc<Experience>, sizes: Vec<usize>) -> impl Iterator<Item = Self> + use<> {
         let (experience, mut first) = (experience.clone(), 0);
         sizes.into_iter().map(move |size| {
@@ -232,7 +232,7 @@ impl MicroBatch {
         })
     }
 
-    /// Returns this rank's part.
+    /// Returns this rank's part of the micro-batch.
     pub(super) fn rank_share(&self, world: &World) -> Self {
         let part = world.share(self.items.len());
         let first = self.items.start;
@@ -244,18 +244,18 @@ impl MicroBatch {
         Self { experience: self.experience.clone(), items }
     }
 
-    /// Returns the rows of its completions; for pairs, chosen and rejected alternate.
+    /// Returns the rows of the micro-batch's completions; for pairs, chosen and rejected alternate.
     pub(super) fn rows(&self) -> Vec<usize> {
         self.items.clone().flat_map(|item| self.experience.item(item)).collect()
     }
 
-    /// Returns, for each of its pairs, the number of its prompt's tokens that something predicts: all but the first.
+    /// Returns, for each pair, the number of the prompt's tokens that are predicted: all but the first.
     pub(super) fn prompt_tokens(&self) -> Vec<usize> {
         let length = |item: usize| self.experience.item(item).next().map_or(0, |row| self.experience.prompt_of(row).len());
         self.items.clone().map(|item| length(item).saturating_sub(1)).collect()
     }
 
-    /// Counts the tokens that a loss uses: those in the mask, or those of the chosen completions.
+    /// Counts the tokens that a loss uses: those in the mask or, for pairs, those of the chosen completions.
     fn counted(&self) -> usize {
         let e = &self.experience;
         match &e.pairs {
@@ -266,7 +266,7 @@ impl MicroBatch {
     }
 }
 
-/// Returns the size of a whole step, by which a loss is normalised; the tokens of prompts are counted if the loss sees them.
+/// Returns the size of a whole step, by which a loss is normalised. The tokens of prompts are counted if the loss sees them.
 pub(super) fn scale(micro_batches: &[MicroBatch], max_completion_length: usize, sees_prompts: bool) -> Scale {
     let prompt_tokens = || micro_batches.iter().flat_map(MicroBatch::prompt_tokens).sum::<usize>() as u64;
     Scale {
@@ -289,7 +289,7 @@ mod tests {
         Arc::new(Prompt { row: index, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
     }
 
-    /// Three prompts with two completions each, whose columns all hold their tokens: 100, 101, 102 for the first, and so on.
+    /// Returns three prompts with two completions each. All columns hold the completions' tokens: 100, 101, 102 for the first, and so on.
     fn experience() -> Experience {
         let rollout = |row: usize| {
             let tokens: Vec<u32> = (0..=row as u32 % 4).map(|i| 100 * (row as u32 + 1) + i).collect();

@@ -1,5 +1,5 @@
-//! What an algorithm learns from: where its sequences come from, and what its loss is a sum over. The setup asks it, and hands each part
-//! of a run what follows for that part; no part asks again.
+//! What an algorithm learns from: the source of its sequences, and the terms of its loss. Only the setup queries it, and passes each part
+//! of a run what it needs.
 
 use super::dataset::{DatasetKind, LearnedParts};
 use super::pass_metrics::PassMetrics;
@@ -15,33 +15,33 @@ use std::fmt;
 pub struct Flow {
     /// Whether the policy generates the completions.
     pub(super) generates: bool,
-    /// Whether it learns from pairs.
+    /// Whether the algorithm learns from pairs.
     pub(super) has_pairs: bool,
     /// Whether completions have labels.
     pub(super) has_labels: bool,
-    /// Whether each completion gets one value, as a reward model gives it.
+    /// Whether each completion gets a single value, as from a reward model.
     gives_values: bool,
-    /// Whether it learns from the scores of rewards.
+    /// Whether the algorithm learns from the scores of rewards.
     pub(super) has_scores: bool,
-    /// Whether it compares the policy's distributions of given tokens with a teacher's.
+    /// Whether the algorithm compares the policy's distributions with a teacher's, over given tokens.
     compares_distributions: bool,
 }
 
-/// Which metrics a run has.
+/// The metrics of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MetricsPlan {
-    /// The metric that checkpoints and evaluations are compared by where none is named, and whether a greater one is better.
+    /// Default metric for comparing checkpoints and evaluations, and whether a greater value is better.
     pub usual: (&'static str, bool),
-    /// Whether evaluations have something to say only if a reward scores completions.
+    /// Whether evaluations are useful only if a reward scores completions.
     pub of_scores: bool,
     /// Whether there are metrics of generated completions.
     pub of_completions: bool,
-    /// Those of a pass.
+    /// Metrics of a pass.
     pub of_pass: PassMetrics,
 }
 
 impl Flow {
-    /// Returns the data of an algorithm, in a run with this setting.
+    /// Returns the data of an algorithm in a run with this setting.
     pub fn new(algorithm: &AlgorithmPlugin, learn_from: CompletionSource) -> Self {
         let (data, needs) = (algorithm.data(), &algorithm.info().needs);
         let generates = match data.source {
@@ -59,7 +59,7 @@ impl Flow {
         }
     }
 
-    /// Returns the data of algorithms that learn from what the policy generates, as pairs or one by one.
+    /// Returns the data of algorithms that learn from the policy's completions, as pairs or individually.
     #[cfg(test)]
     pub(super) fn with_generation(has_pairs: bool) -> Self {
         let has_scores = true;
@@ -71,22 +71,22 @@ impl Flow {
         self.generates
     }
 
-    /// Returns whether it learns from given pairs, of which each has two texts.
+    /// Returns whether the algorithm learns from given pairs, whose rows have two texts each.
     pub(super) fn rows_are_pairs(self) -> bool {
         self.has_pairs && !self.generates
     }
 
-    /// Returns whether the policy's own completions are learned from one by one: GRPO, RLOO, PPO.
+    /// Returns whether the algorithm learns from the policy's completions individually: GRPO, RLOO, PPO.
     pub(super) fn learns_samples(self) -> bool {
         self.generates && !self.has_pairs
     }
 
-    /// Returns whether a dataset's completions are learned as they are: SFT.
+    /// Returns whether the algorithm imitates a dataset's completions: SFT.
     pub(super) fn imitates(self) -> bool {
         !self.generates && !self.has_pairs && !self.has_labels
     }
 
-    /// Returns what the rows of a run's dataset are; `learned` says which parts of given completions are learned.
+    /// Returns the kind of the dataset's rows; `learned` are the parts of given completions that are learned.
     pub fn rows(self, learned: LearnedParts) -> DatasetKind {
         match self {
             Self { generates: true, .. } => DatasetKind::Prompts,
@@ -97,14 +97,17 @@ impl Flow {
         }
     }
 
-    /// Checks that a run that learns from this has the columns that an algorithm needs. The error is a sentence about the algorithm.
+    /// Checks that a run with this data has the columns that an algorithm needs.
+    ///
+    /// # Errors
+    /// A sentence about the algorithm.
     pub(super) fn check_needs(self, needs: &NeededInputs) -> Result<(), String> {
         let (of_dataset, has_pairs) = (!self.generates, self.has_pairs);
         let has = |name: &&str| match *name {
             LABEL | MICRO_BATCH_LABEL | MISMATCHED_LOGP | MISMATCHED_REF_LOGP => of_dataset && !has_pairs,
             MARGIN => of_dataset && has_pairs && self.gives_values,
             PROMPT_LOGP => has_pairs && !self.gives_values,
-            // A pass that gives a value of each sequence has no outputs of tokens.
+            // A pass that computes one value per sequence has no outputs per token.
             name => !(self.gives_values && HostColumn::find(name).is_some_and(|known| known.unit == Unit::Token)),
         };
         if let Some(name) = needs.names().find(|name| !has(name)) {
@@ -130,8 +133,8 @@ impl Flow {
         MetricsPlan { usual, of_scores: self.has_scores, of_completions: self.generates, of_pass }
     }
 
-    /// Returns the divisor of logits in training: the sampling temperature if sampled tokens are learned one by one, or if distributions
-    /// are compared.
+    /// Returns the divisor of logits in training: the sampling temperature if sampled tokens are learned individually or distributions are
+    /// compared, otherwise 1.
     pub(super) fn temperature(self, config: &RunConfig) -> f32 {
         if self.learns_samples() || self.compares_distributions { config.temperature as f32 } else { 1.0 }
     }

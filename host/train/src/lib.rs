@@ -1,4 +1,4 @@
-//! The training loop, which uses all the other modules.
+//! The training loop and the parts of a run: collector, learner, plugins and journal.
 
 mod collector;
 mod columns;
@@ -72,7 +72,7 @@ pub use snapshot::read as read_snapshot;
 /// Result of an operation of a run.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// As in the program: tests must find that what is untrusted stays within its bounds.
+/// The program's allocator, so that tests also check the memory limits of untrusted work.
 #[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: ops::bounded::LimitedAllocator<mimalloc::MiMalloc> = ops::bounded::LimitedAllocator(mimalloc::MiMalloc);

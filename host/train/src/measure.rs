@@ -1,4 +1,4 @@
-//! Times a run's steps: how long each took, what it did, and the machine's limits.
+//! Measures a run's steps: their time and work, and the machine's limits.
 
 use super::Result;
 use super::ranks::known_to_all;
@@ -11,16 +11,16 @@ use candle_core::{DType, DeviceLocation, Tensor, TensorId};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
-/// Minimum and maximum size of the memory-read measurement, in bytes.
+/// Bounds of the size of the memory-read measurement, in bytes.
 const LEAST_READ: f64 = 4e6;
 const MOST_READ: f64 = 1e9;
 
-/// One measured step.
+/// A measured step.
 #[derive(Clone, Debug)]
 pub struct MeasuredStep {
-    /// Its metrics, as a run would log them.
+    /// Metrics of the step, as a run would log them.
     pub figures: BTreeMap<String, f64>,
-    /// Its work.
+    /// Work done in the step.
     pub work: StepWork,
 }
 
@@ -37,35 +37,35 @@ pub struct Measurement {
     pub dtype: String,
     /// Device, such as `cpu` or `cuda:0`.
     pub device: String,
-    /// Number of warm-up steps, which are not counted.
+    /// Number of warm-up steps, which are excluded.
     pub warm_up: usize,
-    /// The steps.
+    /// The measured steps.
     pub steps: Vec<MeasuredStep>,
-    /// The memory of the process.
+    /// Memory use of the process.
     pub memory: MemoryUse,
     /// Seconds that training waits for the copy when a checkpoint is saved.
     pub snapshot: f64,
-    /// Bytes per second when reading as much memory as one round of tokens reads.
+    /// Bytes per second when reading as much memory as decoding one round of tokens reads.
     pub read_rate: f64,
     /// Floating-point operations per second in large matrix products.
     pub product_rate: f64,
 }
 
-/// Memory of a process, in bytes. The parts may add up to less than the peak, which also includes buffers, the program and freed
-/// memory that is kept.
+/// Memory use of a process, in bytes. The parts may add up to less than the peak, which also includes buffers, the program and freed memory
+/// that is retained.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryUse {
-    /// Peak of the process so far.
+    /// Peak memory of the process so far.
     pub peak: u64,
-    /// Peak of the device, if there is one.
+    /// Peak memory of the device, if there is one.
     pub device_peak: Option<u64>,
-    /// Weights of the models that are trained and of the reference model, each storage once.
+    /// Weights of the trained models and of the reference model, counting shared storage once.
     pub weights: usize,
-    /// Copies of weights that a generation lays out.
+    /// Copies of weights that a generation makes.
     pub copies: usize,
     /// Gradients of the trained weights.
     pub gradients: usize,
-    /// The optimizer's moments.
+    /// Moments of the optimizer.
     pub moments: usize,
     /// Maximum memory that a pass keeps for its backward pass.
     pub activations: usize,
@@ -74,8 +74,8 @@ pub struct MemoryUse {
 }
 
 impl Trainer {
-    /// Takes at least this many steps, in whole generations, after a warm-up of one generation in which the process allocates its
-    /// memory. Then measures the device's limits.
+    /// Takes at least this many steps, in whole generations, after a warm-up of one generation in which the process allocates its memory.
+    /// Then measures the device's limits.
     ///
     /// # Errors
     /// If anything fails, as in a run.
@@ -90,7 +90,7 @@ impl Trainer {
             measured.push(MeasuredStep { figures: self.journal.take(), work });
         }
         let memory = self.memory(&measured)?;
-        // The first copy's memory is new to the process, and later ones have the same again.
+        // The first copy allocates memory that later copies reuse.
         drop(self.snapshot(None)?);
         let begun = Instant::now();
         let snapshot = self.snapshot(None)?;
@@ -125,10 +125,10 @@ impl Trainer {
         })
     }
 
-    /// Returns the memory of this process, after these steps.
+    /// Returns the memory use of this process after these steps.
     fn memory(&self, steps: &[MeasuredStep]) -> Result<MemoryUse> {
         let (peak, device_peak) = (ops::peak_memory(), ops::device::peak_memory(self.learner.policy().device()));
-        // Where ranks share a model, each has a part of it between steps.
+        // If ranks share a model, each has only a part of it between steps.
         let bytes = |t: &Tensor| if self.learner.has(t) { t.elem_count() * t.dtype().size_in_bytes() } else { 0 };
         let copies = {
             let _whole = self.learner.gather_policy()?;
@@ -136,7 +136,7 @@ impl Trainer {
         };
         let of_models = self.learner.models().flat_map(|model| [model.weights(), model.compute_weights()]);
         let all = of_models.chain(self.collector.reference().map(|reference| reference.model().weights()));
-        // Those that share storage are one tensor.
+        // Tensors that share storage are counted once.
         let weights: HashMap<TensorId, usize> = all.flat_map(Weights::named).map(|(_, t)| (t.id(), bytes(t))).collect();
         let mut work = StepWork::default();
         steps.iter().for_each(|step| work += step.work);
@@ -152,7 +152,7 @@ impl Trainer {
         })
     }
 
-    /// Returns the number of steps after which a step and a generation start together again.
+    /// Returns the number of steps until a step and a generation start together again.
     fn steps_between_generations(&self) -> usize {
         let (shares, a_step) = (self.plan.batching.micro_batches_per_generation(), self.plan.batching.accumulation);
         let (mut a, mut b) = (shares, a_step);

@@ -9,8 +9,8 @@ use crate::run::RunFiles;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Returns the folder of a model, downloaded if it is a hub name, and a name that stays valid wherever and whenever a run
-/// resumes: the absolute path, or the hub name with its commit. A run's folder means its newest intact checkpoint.
+/// Returns the folder of a model, downloaded if it is a hub name, and a name that stays valid wherever and whenever a run resumes: the
+/// absolute path, or the hub name with its commit. A run's folder stands for its newest intact checkpoint.
 ///
 /// # Errors
 /// If it is a hub name and can't be downloaded, a URL, a file, or a run without a checkpoint.
@@ -35,7 +35,7 @@ pub fn model_of(given: &str) -> Result<(PathBuf, String)> {
     Ok((model, name))
 }
 
-/// Returns the folder itself, or its newest intact checkpoint if it is a run's.
+/// Returns the folder itself or, for a run's folder, its newest intact checkpoint.
 ///
 /// # Errors
 /// If a run has no intact checkpoint.
@@ -52,7 +52,7 @@ pub fn model_in(folder: &Path) -> Result<PathBuf> {
     Ok(newest)
 }
 
-/// Refuses a URL, which would be taken for a path.
+/// Refuses a URL, which would otherwise be taken for a path.
 fn refuse_url(given: &str, what: &str) -> Result<()> {
     let scheme = given.split_once("://").map(|(scheme, _)| scheme).unwrap_or_default();
     if scheme.is_empty() || !scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c)) || Path::new(given).exists() {
@@ -62,7 +62,8 @@ fn refuse_url(given: &str, what: &str) -> Result<()> {
     Err(Error::unusable(Path::new(given), format!("is a URL, and URLs are not read; {advice}")))
 }
 
-/// Returns the file or folder with a chat template, in the same way; of a hub name, only the files that may hold one are downloaded.
+/// Returns the file or folder with a chat template, and a name that stays valid as in [`model_of`]. For a hub name, only files that may
+/// hold a template are downloaded.
 ///
 /// # Errors
 /// If it is a hub name and can't be downloaded.
@@ -75,7 +76,7 @@ pub(super) fn template_of(given: &str) -> Result<(PathBuf, String)> {
     Ok((PathBuf::from(&path), path))
 }
 
-/// Returns whether a dataset may have a split of this name: any on the hub, or a folder that is laid out like one there.
+/// Returns whether a dataset may have a split of this name: any dataset on the hub, or a folder with the layout of one.
 pub fn has_split(given: &str, split: &str) -> bool {
     let Ok(parts) = SplitPart::parse(split) else { return false };
     let (folder, subset) = match hub::local_subset(given) {
@@ -94,7 +95,7 @@ pub fn local_dataset(path: &Path) -> Result<Dataset> {
     Ok(Dataset { files: local(path, None, ("train", "train"))?, ..Dataset::default() })
 }
 
-/// Returns the configuration's dataset, if any, in the same way.
+/// Returns the configuration's dataset, if any, and a name that stays valid wherever the run resumes.
 ///
 /// # Errors
 /// If it is a hub name and can't be downloaded.
@@ -103,7 +104,7 @@ pub fn dataset_of(config: &RunConfig) -> Result<Option<(Dataset, String)>> {
     given.map(|given| dataset(given, (&config.dataset_train_split, "train"), config)).transpose()
 }
 
-/// Returns the evaluation dataset, if any, in the same way.
+/// Returns the evaluation dataset, if any, and a name that stays valid wherever the run resumes.
 ///
 /// # Errors
 /// If it is a hub name and can't be downloaded.
@@ -112,13 +113,13 @@ pub(super) fn eval_dataset_of(config: &RunConfig) -> Result<Option<(Dataset, Str
     given.map(|given| dataset(given, (&config.dataset_test_split, "test"), config)).transpose()
 }
 
-/// Returns whether a folder is a run's or a model's, which may be inside a dataset's folder and is no part of it.
+/// Returns whether a folder belongs to a run or a model. Such folders inside a dataset's folder are not part of the dataset.
 fn is_output(folder: &Path) -> bool {
     let run = RunFiles(folder);
     folder.join("config.json").is_file() || run.config().is_file() && run.events().is_file()
 }
 
-/// Returns the files of a local dataset: itself, or a split's if it is a folder.
+/// Returns the files of a local dataset: the file itself or, for a folder, those of a split.
 fn local(path: &Path, subset: Option<&str>, (split, by_default): (&str, &str)) -> Result<Vec<PathBuf>> {
     let chosen = split != by_default;
     let is_dataset = path.is_dir() && !path.join("config.json").exists();
@@ -150,7 +151,7 @@ fn dataset(given: &str, (split, by_default): (&str, &str), config: &RunConfig) -
             read.push(FilePart { files: Range::clone(range), slice });
             continue;
         }
-        // Of the hub, all splits are of one commit.
+        // All splits of a hub dataset are from the same commit.
         let place = if name.is_empty() { given } else { &name };
         let (own, of) = files_of_split(place, &split, by_default)?;
         let range = files.len()..files.len() + own.len();
@@ -159,7 +160,7 @@ fn dataset(given: &str, (split, by_default): (&str, &str), config: &RunConfig) -
         known.push((split, range.clone()));
         read.push(FilePart { files: range, slice });
     }
-    // Without slices, all files are read one after another anyway.
+    // Without slices, all files are read in sequence anyway.
     if read.len() == known.len() && read.iter().all(|part| part.slice.is_none()) {
         read.clear();
     }

@@ -1,4 +1,4 @@
-//! How a run starts: new, or from its own or another run's checkpoint, and what may differ from the run that wrote it.
+//! How a run starts: new, or from a checkpoint of its own or of another run, and what may differ from the run that wrote it.
 
 use super::{Error, Result};
 use crate::checkpoint;
@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of processes of an earlier run.
+/// Maximum plausible number of processes of an earlier run.
 const MOST_RANKS: u64 = 1 << 20;
 
-/// The value of `dataset_order` in the trainer_state.json of a run that draws from all rows of its dataset.
+/// Value of `dataset_order` in the trainer_state.json of a run that draws from all rows of its dataset.
 pub(super) const ORDER_OF_ALL: &str = "all rows";
 
 /// A verified checkpoint and its run.
@@ -23,46 +23,46 @@ pub struct CheckpointOrigin {
     pub run: PathBuf,
     /// The checkpoint's folder.
     pub checkpoint: PathBuf,
-    /// Its step.
+    /// Step of the checkpoint.
     pub step: u64,
 }
 
-/// On what terms a run resumes.
+/// Options for resuming a run.
 #[derive(Clone, Debug, Default)]
 pub struct ResumeTerms {
     /// Whether settings that change results may differ.
     pub allow_changed: bool,
-    /// Whether edits of config.toml that the run has not taken up are dropped.
+    /// Whether edits of config.toml that the run has not applied are discarded.
     pub discard_edits: bool,
-    /// Files of plugins that the user named: the run goes on with these or not at all.
+    /// Plugin files that the user named: the run resumes with these or fails.
     pub named: Vec<String>,
 }
 
 /// How a run starts.
 #[derive(Clone, Debug)]
 pub enum StartMode {
-    /// New, in its own folder.
+    /// Start a new run in its own folder.
     New,
-    /// New, in the folder of a run that ended before its first checkpoint.
+    /// Start a new run in the folder of a run that ended before its first checkpoint.
     Restart,
-    /// Resumed from its checkpoint.
+    /// Resume a run from its checkpoint.
     Resume {
-        /// The checkpoint.
+        /// Checkpoint of the run.
         origin: CheckpointOrigin,
-        /// What may differ.
+        /// Options for resuming.
         terms: ResumeTerms,
     },
-    /// A new run that takes over another's state.
+    /// Start a new run from another run's state.
     Fork {
-        /// The other's checkpoint.
+        /// Checkpoint of the other run.
         origin: CheckpointOrigin,
-        /// Plugins, as named, whose bytes are not taken from the checkpoint.
+        /// Plugins, as the user named them, whose bytes are not taken from the checkpoint.
         fresh: Vec<String>,
     },
 }
 
 impl CheckpointOrigin {
-    /// Opens a checkpoint's folder, or the newest intact checkpoint of a run's folder; warns of newer damaged ones.
+    /// Opens a checkpoint's folder, or the newest intact checkpoint in a run's folder, with a warning about newer damaged ones.
     pub fn find(path: &Path) -> std::result::Result<Self, checkpoint::Error> {
         if is_checkpoint(path) {
             let step = checkpoint::verify(path)?.step;
@@ -76,12 +76,12 @@ impl CheckpointOrigin {
         Ok(Self { run: path.to_owned(), checkpoint, step })
     }
 
-    /// Returns the path of the configuration it was written with.
+    /// Returns the path of the configuration that the checkpoint was written with.
     pub fn config_file(&self) -> PathBuf {
         CheckpointFiles::find(&self.checkpoint).config()
     }
 
-    /// Reads the configuration it was written with.
+    /// Reads the configuration that the checkpoint was written with.
     ///
     /// # Errors
     /// If it can't be read.
@@ -89,37 +89,37 @@ impl CheckpointOrigin {
         Ok(config::read([self.config_file().as_path()], &Overrides::default())?)
     }
 
-    /// Returns what trainer_state.json says.
+    /// Returns the content of trainer_state.json.
     fn summary(&self) -> Value {
         let text = files::read(&CheckpointFiles::find(&self.checkpoint).summary(), config::LARGEST).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Returns whether the dataset's order is that of all its rows, without those that can't be used. In older checkpoints, and for small
-    /// datasets, it is that of the rows that can be used.
+    /// Returns whether the dataset is drawn in the order of all its rows, skipping unusable ones. In older checkpoints, and for small
+    /// datasets, it is drawn in the order of the usable rows.
     pub(super) fn has_order_of_all(&self) -> bool {
         self.summary()["dataset_order"] == ORDER_OF_ALL
     }
 
-    /// Returns the number of processes that wrote it.
+    /// Returns the number of processes that wrote the checkpoint.
     fn ranks(&self) -> usize {
         let state = self.summary();
-        // Before there were several it was not said.
+        // Checkpoints from before runs of several processes lack the number.
         let ranks = state["world_size"].as_u64().filter(|ranks| (1..=MOST_RANKS).contains(ranks));
         ranks.map_or(1, |ranks| ranks as usize)
     }
 
-    /// Returns the path of config.toml as the run last wrote it. If that copy is missing, as after a run's end, or damaged, it is the
+    /// Returns the path of config.toml as the run last wrote it. If that copy is damaged or missing, as after the end of a run, it is the
     /// newest checkpoint's.
     fn written_config(&self) -> PathBuf {
         let copy = RunFiles(&self.run).written_config();
-        // One that was cut off, as by a power failure, may still be read; its last line has no end.
+        // A truncated copy, as after a power failure, may still parse; its last line has no newline.
         let ended = files::read(&copy, config::LARGEST).is_ok_and(|text| text.ends_with(b"\n"));
         let whole = ended && config::read([copy.as_path()], &Overrides::default()).is_ok();
         if whole { copy } else { self.newest_config() }
     }
 
-    /// Returns the path of the configuration in the run's newest checkpoint that has one as it was written.
+    /// Returns the path of the configuration in the newest checkpoint of the run in which it is unchanged since it was written.
     fn newest_config(&self) -> PathBuf {
         let steps = RunFiles(&self.run).steps().unwrap_or_default().into_iter().rev();
         let unchanged = |checkpoint: &PathBuf| {
@@ -130,7 +130,7 @@ impl CheckpointOrigin {
         newest.map_or_else(|| self.config_file(), |checkpoint| CheckpointFiles::find(&checkpoint).config())
     }
 
-    /// Returns the path of the run's config.toml, if it was edited since the run wrote it.
+    /// Returns the path of the run's config.toml, if it was edited after the run wrote it.
     fn edited_config(&self) -> Result<Option<PathBuf>> {
         let file = RunFiles(&self.run).config();
         match files::read(&file, config::LARGEST) {
@@ -141,12 +141,12 @@ impl CheckpointOrigin {
         }
     }
 
-    /// Rejects edits that can't be made during a run.
+    /// Rejects edits that are not allowed during a run.
     fn check_edits(&self, file: &Path) -> Result<()> {
         let refuse = |detail: String| Error::unusable(file, detail);
         let written = config::read([self.written_config().as_path()], &Overrides::default())?;
         let edited = config::read([file], &Overrides::default())?;
-        // A model may have moved: its files are compared by their hash.
+        // A model may have moved: its files are compared by hash.
         let moved =
             |is: &&PluginEntry| !is.model && written.plugin.iter().any(|was| was.name() == is.name() && was.path != is.path);
         if let Some(entry) = edited.plugin.iter().find(moved) {
@@ -179,7 +179,7 @@ impl CheckpointOrigin {
 }
 
 impl StartMode {
-    /// Returns the checkpoint that it starts from.
+    /// Returns the checkpoint that the run starts from.
     pub fn origin(&self) -> Option<&CheckpointOrigin> {
         match self {
             Self::New | Self::Restart => None,
@@ -187,13 +187,13 @@ impl StartMode {
         }
     }
 
-    /// Returns the step that it starts from.
+    /// Returns the step that the run starts from.
     pub(super) fn step(&self) -> u64 {
         self.origin().map_or(0, |origin| origin.step)
     }
 
-    /// Returns the path of the starting configuration. For a resumed run, that is its own config.toml if it was edited since the
-    /// run wrote it, otherwise the checkpoint's.
+    /// Returns the path of the starting configuration. For a resumed run, that is its own config.toml if it was edited after the run wrote
+    /// it, otherwise the checkpoint's.
     ///
     /// # Errors
     /// If config.toml can't be read, or an edit changes something that must not change.
@@ -205,7 +205,7 @@ impl StartMode {
         Ok(edited.or_else(|| self.origin().map(CheckpointOrigin::config_file)))
     }
 
-    /// Says how to resume without the edits of config.toml, if there are any that the run has not taken up.
+    /// Returns advice on resuming without the edits of config.toml, if there are any that the run has not applied.
     pub fn without_edits(&self) -> Option<String> {
         let (Some(origin), Ok(Some(_))) = (self.origin(), self.edited_config()) else { return None };
         let resume = format!("rlhost resume {} --discard-edits", shell_word(&origin.run));
@@ -224,12 +224,12 @@ impl StartMode {
         matches!(self, Self::Fork { .. } | Self::Resume { terms: ResumeTerms { allow_changed: true, .. }, .. })
     }
 
-    /// Returns whether the user named the file of the plugin of this name, so that it matters what the file has now, and not what it had.
+    /// Returns whether the user named the file of this plugin, so that its current content counts, not that of the checkpoint.
     pub(super) fn opens_anew(&self, name: &str, config: &RunConfig) -> bool {
         self.named(config).contains_key(name)
     }
 
-    /// Returns the files of plugins that the user named for a run that goes on or forks, by the plugins' names.
+    /// Returns the plugin files that the user named for a resumed run or a fork, by plugin.
     pub(super) fn named(&self, config: &RunConfig) -> BTreeMap<String, String> {
         let algorithm = PluginEntry::new(config.algorithm.clone());
         let entries = config.plugin.iter().chain(&config.environment).chain(std::iter::once(&algorithm));
@@ -237,7 +237,7 @@ impl StartMode {
         named.map(|entry| (entry.name().to_owned(), entry.path.clone())).collect()
     }
 
-    /// Returns whether the user named this file of a plugin for a run that goes on or forks.
+    /// Returns whether the user named this plugin file for a resumed run or a fork.
     pub(super) fn names(&self, path: &String) -> bool {
         match self {
             Self::New | Self::Restart => false,
@@ -245,7 +245,7 @@ impl StartMode {
         }
     }
 
-    /// Opens an algorithm; a resumed run keeps its bytes.
+    /// Opens an algorithm. A resumed run keeps the bytes of its checkpoint.
     ///
     /// # Errors
     /// If there is no such plugin, or its file can't be read.
@@ -253,7 +253,7 @@ impl StartMode {
         self.plugin(&PluginEntry::new(location.to_owned()), Role::Algorithm)
     }
 
-    /// Opens an entry's plugin of this role under its name; a resumed run keeps its bytes.
+    /// Opens an entry's plugin of this role under its name. A resumed run keeps the bytes of its checkpoint.
     ///
     /// # Errors
     /// If there is no such plugin, or its file can't be read.
@@ -262,7 +262,7 @@ impl StartMode {
         let source = match kept {
             Some(kept) if !self.names(&entry.path) => PluginSource::open(&kept.display().to_string())?,
             Some(kept) if matches!(self, Self::Resume { .. }) => {
-                // It is swapped in for the checkpoint's, with that one's state, so it must be there.
+                // The file replaces the checkpoint's version, and takes its state, in a swap, so it must exist.
                 PluginSource::open_as(&entry.path, Some(role))?;
                 PluginSource::open(&kept.display().to_string())?
             }
@@ -274,7 +274,7 @@ impl StartMode {
         })
     }
 
-    /// Returns the checkpoint's copy of a chat template, if it was written with the template at this path.
+    /// Returns the checkpoint's copy of a chat template, if the checkpoint was written with the template at this path.
     ///
     /// # Errors
     /// If the checkpoint's configuration can't be read.
@@ -285,8 +285,8 @@ impl StartMode {
         Ok((written.chat_template_path.as_deref() == Some(path) && kept.is_file()).then_some(kept))
     }
 
-    /// Returns the differences between the checkpoint's configuration and that of this many processes, by key. Edits of the run's
-    /// config.toml may change what can be edited during a run.
+    /// Returns the differences between the checkpoint's configuration and that of a run with this many processes, by key. Edits of the
+    /// run's config.toml may change what can be edited during a run.
     ///
     /// # Errors
     /// If something differs that must not.
@@ -309,7 +309,7 @@ impl StartMode {
             return Err(Error::Changed(other_batch(was, now)));
         }
         if !self.may_change() && !other.is_empty() {
-            // The settings of another algorithm are others anyway.
+            // Another algorithm has other settings anyway.
             let follows = |key: &str| other.contains_key("algorithm") && key.starts_with("loss.");
             let keys = other.keys().filter(|key| !follows(key)).cloned().collect::<Vec<_>>().join(", ");
             let advice = "accept that with --allow-changed, or start a new run with another --output-dir";
@@ -323,7 +323,7 @@ impl StartMode {
     }
 }
 
-/// Fills in omitted settings of the algorithm and of rewards with the values in the resolved configuration.
+/// Fills in omitted settings of the algorithm and of rewards from the resolved configuration.
 fn fill_in(config: &mut RunConfig, whole: &RunConfig) {
     let fill = |into: &mut Map<String, Value>, from: &Map<String, Value>| {
         for (key, value) in from {
@@ -338,7 +338,7 @@ fn fill_in(config: &mut RunConfig, whole: &RunConfig) {
     }
 }
 
-/// Returns the message for a number of processes that changes the batch size.
+/// Returns the error message for a number of processes that would change the batch size.
 fn other_batch(old: RankedConfig<'_>, new: RankedConfig<'_>) -> String {
     let batch = |c: RankedConfig<'_>| {
         let processes = if c.ranks == 1 { "1 process".to_owned() } else { format!("{} processes", c.ranks) };
@@ -351,7 +351,7 @@ fn other_batch(old: RankedConfig<'_>, new: RankedConfig<'_>) -> String {
     format!("the run's batch was {} and would become {}; {advice}", batch(old), batch(new))
 }
 
-/// A configuration, and the number of processes that it runs on.
+/// A configuration with its number of processes.
 #[derive(Clone, Copy)]
 struct RankedConfig<'a> {
     config: &'a RunConfig,
@@ -359,20 +359,20 @@ struct RankedConfig<'a> {
 }
 
 impl RankedConfig<'_> {
-    /// Returns the size of a micro-batch of all processes.
+    /// Returns the size of a micro-batch over all processes.
     fn batch(&self) -> usize {
         self.config.batches(self.ranks).micro_batch
     }
 }
 
-/// Returns the changed keys with their old and new values: all of them, and those that must not differ.
+/// Returns the changed keys with their old and new values: all of them, and those that must not change.
 fn changes(was: RankedConfig<'_>, now: RankedConfig<'_>) -> Result<(Map<String, Value>, Map<String, Value>)> {
     let (old, new) = (was.config, now.config);
     let all = config::changes(old, new).map_err(|e| Error::encoding("the configuration", &e))?;
     let (mut free, mut other) = (Map::new(), Map::new());
     for (key, change) in all {
         if !["output_dir", "plugin", "loss"].contains(&key.as_str()) {
-            // What counts is the batch of all processes.
+            // The batch size over all processes counts.
             let same_batch = key == "per_device_train_batch_size" && was.batch() == now.batch();
             let fixed = config::key(&key).is_none_or(|known| known.on_resume == ResumeRule::Fixed);
             let into = if fixed && !same_batch { &mut other } else { &mut free };

@@ -10,7 +10,7 @@ use crate::rollout::{RowSegment, pieces};
 pub(super) struct PackedCompletions {
     pub forest: Forest,
     pub selected: SelectedPredictions,
-    /// Number of predictions of completions' tokens; those of prompts' tokens come after them.
+    /// Number of predictions of completions' tokens; those of prompts' tokens follow them.
     pub of_completions: usize,
 }
 
@@ -20,7 +20,8 @@ impl PackedCompletions {
         Self::build(experience, rows).0
     }
 
-    /// Selects the same of pairs, chosen and rejected in turn, and then the predictions of each pair's prompt after its first token.
+    /// Selects the predictions of all tokens of pairs' completions, chosen and rejected alternating, followed by those of each pair's
+    /// prompt after its first token.
     pub(super) fn with_prompts(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
         let (mut this, prompts) = Self::build(experience, rows);
         for segment in prompts.into_iter().step_by(2).flatten() {
@@ -29,7 +30,7 @@ impl PackedCompletions {
         this
     }
 
-    /// Also returns the segments of each completion's prompt.
+    /// Packs completions. Also returns the segments of each completion's prompt.
     fn build(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> (Self, Vec<Vec<usize>>) {
         let (mut this, mut prompts) = (Self::default(), Vec::new());
         for PlacedCompletion { row, prompt, own } in placed(&mut this.forest, experience, rows) {
@@ -41,8 +42,8 @@ impl PackedCompletions {
             for (place, &segment) in own.iter().enumerate() {
                 let segment_of = this.forest.segments()[segment];
                 if segment_of.prefix.is_none() && place > 0 {
-                    // Nothing predicts the first token of a text that shares none with the others. It was not sampled, so that its
-                    // place in the columns counts for nothing.
+                    // Nothing predicts the first token of a text that shares no prefix with the others. It was not sampled, so its place in
+                    // the columns is ignored.
                     this.selected.rows.push(segment_of.start);
                     this.selected.targets.push(this.forest.tokens()[segment_of.start]);
                 }
@@ -54,7 +55,7 @@ impl PackedCompletions {
         (this, prompts)
     }
 
-    /// Selects the states that give whole texts their values, one per completion; they predict nothing.
+    /// Selects the states at which whole texts get their values, one per completion. These predict nothing.
     pub(super) fn with_values(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
         let mut this = Self::default();
         for PlacedCompletion { row, prompt, own } in placed(&mut this.forest, experience, rows) {
@@ -68,21 +69,21 @@ impl PackedCompletions {
     }
 }
 
-/// A completion in a forest. Segments of a prompt, and those of a completion, follow one another.
+/// A completion in a forest. Segments of a prompt, and those of a completion, are consecutive.
 struct PlacedCompletion {
     row: usize,
-    /// Segments of its prompt; none if that is empty. There is one unless a branch leaves it.
+    /// Segments of the prompt; none if it is empty, and one unless branches split it.
     prompt: Vec<usize>,
-    /// Its own segments; one unless it has branches.
+    /// Segments of the completion; one unless it has branches.
     own: Vec<usize>,
 }
 
-/// Adds completions to a forest, and the prompt of those that follow one another once.
+/// Adds completions to a forest; consecutive completions share their prompt.
 fn placed(forest: &mut Forest, experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Vec<PlacedCompletion> {
     let rows: Vec<usize> = rows.into_iter().collect();
     let prompt_of = |row: usize| (experience.rollouts[row].prompt, experience.prompt_of(row));
     let mut all = Vec::with_capacity(rows.len());
-    // Episodes of a prompt may begin differently.
+    // Episodes of one prompt may have different openings.
     for group in rows.chunk_by(|a, b| prompt_of(*a) == prompt_of(*b)) {
         let asked = experience.prompt_of(group[0]);
         let branches = |row: usize| experience.rollouts[row].branches.iter();
@@ -101,8 +102,8 @@ fn placed(forest: &mut Forest, experience: &Experience, rows: impl IntoIterator<
     all
 }
 
-/// Adds pieces of `tokens`, whose first has this place in its row, to a forest; `ends` has where earlier pieces of the row end, and their
-/// segments. Returns the new segments.
+/// Adds pieces of `tokens` to a forest; `first` is the place of the first token in its row. `ends` has the ends of the row's earlier
+/// pieces, with their segments. Returns the new segments.
 fn push(forest: &mut Forest, pieces: &[RowSegment], tokens: &[u32], first: usize, ends: &mut Vec<(usize, usize)>) -> Vec<usize> {
     let mut own = Vec::with_capacity(pieces.len());
     for &RowSegment { start, end, after } in pieces {
@@ -133,7 +134,7 @@ mod tests {
         Rollout { tokens: tokens.to_vec(), logp: vec![0.0; tokens.len()], branches, ..Rollout::default() }
     }
 
-    /// The text before each token of a row, and the token.
+    /// Returns each token of a row with the text before it.
     fn texts(prompt: &[u32], rollout: &Rollout) -> Vec<Vec<u32>> {
         let all: Vec<u32> = prompt.iter().chain(&rollout.tokens).copied().collect();
         let text = |index: usize| {
@@ -156,7 +157,7 @@ mod tests {
             ModelFolder::open(folder.path()).unwrap().with_weight_storage(WeightStorage::AS_STORED).decoder().unwrap(),
         );
         let asked = [11, 12, 13, 14];
-        // A row without branches, and two with: from its own tokens, from within the prompt, and with a text of its own.
+        // A row without branches, and two rows with branches: from its own tokens, from within the prompt, and with a separate text.
         let rows = [
             rollout(&[21, 22, 23], &[]),
             rollout(&[21, 24, 25, 26, 27, 28], &[(2, 5), (4, 2)]),

@@ -1,6 +1,6 @@
 //! Statistics of an evaluation's prompts as a sample: pass@k and maj@k, and the standard errors of means over prompts.
 //!
-//! Completions of one prompt are not independent of each other, so every error is that of a mean over the prompts' own means.
+//! Completions of one prompt are not independent, so every standard error is that of a mean over the prompts' means.
 
 use super::experience::Experience;
 use super::plan::SolvedPlan;
@@ -15,7 +15,7 @@ struct Attempt<'a> {
     answer: Option<&'a str>,
 }
 
-/// Returns the metrics of an evaluation's completions in addition to those of training; none for completions without rewards.
+/// Returns the additional metrics of an evaluation's completions; none for completions without rewards.
 pub(super) fn figures(e: &Experience, solved: Option<&SolvedPlan>) -> Vec<Metric> {
     let groups: Vec<Range<usize>> = (0..e.prompts.len()).map(|prompt| e.rows(prompt..prompt + 1)).collect();
     let mut metrics = Vec::new();
@@ -36,7 +36,7 @@ fn passes(e: &Experience, plan: &SolvedPlan, groups: &[Range<usize>]) -> Vec<Met
     let named = |name: &str| plan.reward.as_deref().is_none_or(|wanted| wanted == name);
     let Some(column) = e.rewards.iter().chain(&e.eval_rewards).find(|column| named(&column.name)) else { return Vec::new() };
     let attempt = |row: usize| Attempt {
-        // A completion without a score has not solved anything.
+        // A completion without a score counts as unsolved.
         solved: column.values[row].is_some_and(|score| f64::from(score) >= plan.threshold),
         answer: answer(&e.texts[row], plan.answer_after.as_deref()),
     };
@@ -45,7 +45,7 @@ fn passes(e: &Experience, plan: &SolvedPlan, groups: &[Range<usize>]) -> Vec<Met
     for &k in &plan.k {
         let solved = |group: &Vec<Attempt<'_>>| group.iter().filter(|attempt| attempt.solved).count();
         metrics.extend(mean(format!("pass@{k}"), groups.iter().map(|group| pass_at(group.len(), solved(group), k))));
-        // A majority of fewer is any one of them.
+        // Among two or fewer, the majority is a random one.
         if k > 2 {
             metrics.extend(mean(format!("maj@{k}"), groups.iter().map(|group| majority_at(group, k))));
         }
@@ -61,7 +61,7 @@ fn mean(name: String, values: impl Iterator<Item = f64>) -> impl Iterator<Item =
     whole.into_iter().chain(error(format!("{name}/stderr"), &values))
 }
 
-/// Returns the standard error of the mean of these values; none of one.
+/// Returns the standard error of the mean of these values; none for a single value.
 fn error(name: String, values: &[f64]) -> Option<Metric> {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -69,8 +69,8 @@ fn error(name: String, values: &[f64]) -> Option<Metric> {
     (n > 1.0).then(|| Metric::mean(name, (squares / (n - 1.0) / n).sqrt(), n))
 }
 
-/// Returns the probability that at least one of `k` completions solves the prompt: the unbiased estimate from `n` completions, of
-/// which `c` do, at least `k`: 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374).
+/// Returns the probability that at least one of `k` completions solves the prompt. This is the unbiased estimate from `n >= k` completions,
+/// `c` of which solve it: 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374).
 fn pass_at(n: usize, c: usize, k: usize) -> f64 {
     if n < c + k {
         return 1.0;
@@ -78,9 +78,9 @@ fn pass_at(n: usize, c: usize, k: usize) -> f64 {
     1.0 - (n - c + 1..=n).map(|i| 1.0 - k as f64 / i as f64).product::<f64>()
 }
 
-/// Returns the probability that the most frequent answer among `k` completions is right: the mean over consecutive blocks of `k`,
-/// which are independent samples. Equally frequent answers are equally likely. If completions with the same answer differ in
-/// whether they are solved, their share counts. Completions without an answer don't vote.
+/// Returns the probability that the most frequent answer among `k` completions is right: the mean over consecutive blocks of `k`, which are
+/// independent samples. Equally frequent answers have equal weights. If only some completions with an answer are solved, their fraction
+/// counts. Completions without an answer don't vote.
 fn majority_at(group: &[Attempt<'_>], k: usize) -> f64 {
     let parts = group.chunks_exact(k.max(1));
     let count = parts.len() as f64;
@@ -101,8 +101,8 @@ fn majority(part: &[Attempt<'_>]) -> f64 {
     first.iter().sum::<f64>() / first.len() as f64
 }
 
-/// Returns a completion's answer: the text after the last `after`, up to the closing brace or otherwise to the end of the line;
-/// or the whole completion. Surrounding white space is ignored.
+/// Returns a completion's answer: the text after the last `after`, up to the closing brace or else to the end of the line; without `after`,
+/// the whole completion. Surrounding white space is removed.
 fn answer<'a>(text: &'a str, after: Option<&str>) -> Option<&'a str> {
     let found = match after {
         None => text,
@@ -114,7 +114,7 @@ fn answer<'a>(text: &'a str, after: Option<&str>) -> Option<&'a str> {
     Some(found.trim()).filter(|found| !found.is_empty())
 }
 
-/// Returns the text before the brace that closes one opened before it.
+/// Returns the text before the closing brace that matches an opening brace before the text.
 fn closed(text: &str) -> Option<&str> {
     let mut depth = 1;
     for (at, c) in text.char_indices() {
@@ -134,7 +134,7 @@ fn closed(text: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// 1 - C(n - c, k) / C(n, k), worked out by hand.
+    /// The values of 1 - C(n - c, k) / C(n, k) were computed by hand.
     #[test]
     fn pass_at_k_has_its_known_values() {
         let n = 5;

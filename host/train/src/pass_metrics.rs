@@ -1,22 +1,22 @@
-//! The metrics that the host itself computes of a training pass.
+//! Metrics of a training pass that the host computes.
 
-/// Which metrics of a pass there are, by what its loss is a sum over. A pass that predicts no tokens has none.
+/// The metrics of a pass, which depend on what its loss sums over. A pass without predictions of tokens has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PassMetrics {
-    /// None: whole texts get a value each.
+    /// No metrics: each text gets a single value.
     None,
-    /// How far the log-probabilities of training are from those of sampling, for completions that the policy generated.
+    /// Difference between the log-probabilities of training and of sampling, for completions that the policy generated.
     Sampling,
-    /// The entropy, for completions with labels.
+    /// Entropy, for completions with labels.
     Entropy,
-    /// The entropy, and how often the tokens of chosen completions are the most likely ones, for pairs.
+    /// Entropy, and accuracy of the chosen completions' tokens, for pairs.
     EntropyAndChosenAccuracy,
-    /// How often the given tokens are the most likely ones.
+    /// Accuracy: the fraction of given tokens that are the most likely ones.
     Accuracy,
 }
 
 impl PassMetrics {
-    /// Returns the names that `metric_for_best_model` may hold; a prefix covers those of sampling.
+    /// Returns the names that `metric_for_best_model` accepts; a prefix covers those of sampling.
     pub(super) fn names(self) -> &'static [&'static str] {
         match self {
             Self::None | Self::Sampling => &[],

@@ -4,7 +4,7 @@ use super::plan::EvaluationPlan;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The history of evaluations; part of a checkpoint, so that a resumed run stops at the same step.
+/// History of evaluations. It is part of checkpoints, so that a resumed run stops at the same step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(super) struct EarlyStoppingState {
     /// The best value of `metric_for_best_model`.
@@ -29,13 +29,13 @@ impl EarlyStoppingState {
         let better = |best: f64| if greater { value > best } else { value < best };
         let enough = self.best.is_none_or(|best| better(best) && (value - best).abs() > threshold);
         self.without = if enough { 0 } else { self.without.saturating_add(1) };
-        // The best is the best by however little.
+        // Any improvement updates the best value, however small.
         if value.is_finite() && self.best.is_none_or(better) {
             self.best = Some(value);
         }
     }
 
-    /// Returns whether the run should end, with the number of evaluations that did not improve.
+    /// Returns the number of evaluations without improvement if the run should end.
     pub(super) fn is_lost(&self, plan: &EvaluationPlan) -> Option<u64> {
         plan.early_stopping.filter(|stopping| self.without >= stopping.patience).map(|_| self.without)
     }
@@ -48,7 +48,7 @@ mod tests {
     use crate::flow::Flow;
     use serde_json::Value;
 
-    /// Created by `make_early_stopping.py` in the same folder with transformers' own callback.
+    /// Expected values created by `make_early_stopping.py` in this folder, with transformers' callback.
     #[test]
     fn a_run_stops_where_transformers_would() {
         let cases: Value = serde_json::from_str(include_str!("../../../tests/fixtures/early_stopping.json")).unwrap();
@@ -68,7 +68,7 @@ mod tests {
                 assert_eq!(patience.after(&settings, 0, &figures), patience, "before training");
                 patience = patience.after(&settings, at as u64 + 1, &figures);
                 counters.push(patience.without);
-                // As if each evaluation were followed by a resume.
+                // Simulates resuming after each evaluation.
                 patience = serde_json::from_str(&serde_json::to_string(&patience).unwrap()).unwrap();
                 if patience.is_lost(&settings).is_some() {
                     stopped = Some(at as u64);

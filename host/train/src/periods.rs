@@ -1,22 +1,22 @@
-//! Periods, in steps, of a run's regular actions.
+//! Periods of a run's regular actions, in steps.
 
 use crate::config::{IntervalStrategy, Period, RunConfig};
 
-/// Numbers of steps; for actions that never happen, more than a run has.
+/// Periods in steps; actions that never happen have more than the run's steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Periods {
-    /// Between lines of the log.
+    /// Steps between log rows.
     pub log: u64,
-    /// Between checkpoints.
+    /// Steps between checkpoints.
     pub save: u64,
-    /// Between evaluations.
+    /// Steps between evaluations.
     pub evaluate: u64,
-    /// Before the first evaluation.
+    /// Steps before the first evaluation.
     pub evaluate_from: u64,
 }
 
 impl Periods {
-    /// Returns the periods of a run of `max_steps` whose epoch has this many.
+    /// Returns the periods of a run of `max_steps` steps, with `epoch` steps per epoch.
     pub(super) fn new(config: &RunConfig, max_steps: u64, epoch: u64) -> Self {
         let every = |strategy: IntervalStrategy, period: Period| match strategy {
             IntervalStrategy::No => u64::MAX,
@@ -24,7 +24,7 @@ impl Periods {
             IntervalStrategy::Epoch => epoch.max(1),
         };
         let strategy = config.evaluation_strategy();
-        // As in transformers: epochs of the strategy by epochs, steps otherwise.
+        // As in transformers: counted in epochs with that strategy, otherwise in steps.
         let of_delay = if strategy == IntervalStrategy::Epoch { epoch.max(1) } else { 1 };
         Self {
             log: every(config.logging_strategy, config.logging_steps),
@@ -35,32 +35,32 @@ impl Periods {
     }
 }
 
-/// The steps of a run, and when it pauses to evaluate and to save.
+/// The steps of a run, and those after which it evaluates and saves.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Calendar {
-    /// Number of steps that were taken before.
+    /// Number of steps that were taken before this process.
     pub first: u64,
-    /// The last step.
+    /// Number of the last step.
     pub last: u64,
-    /// Evaluations in training; none if there are none.
+    /// Evaluations during training, if any.
     pub evaluations: Option<RecurringAction>,
     /// Checkpoints.
     pub saves: Option<RecurringAction>,
-    /// Number of an evaluation's completions, in those of a step.
+    /// Number of an evaluation's completions, relative to those of a step.
     pub evaluation_in_steps: f64,
 }
 
-/// Something that happens again and again, and after the last step.
+/// An action that recurs, and also happens after the last step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecurringAction {
-    /// Number of steps between two times.
+    /// Number of steps between occurrences.
     pub every: u64,
-    /// Number of steps before the first time.
+    /// Number of steps before the first occurrence.
     pub from: u64,
 }
 
 impl RecurringAction {
-    /// Counts the times after step `after`, up to step `last`.
+    /// Counts the occurrences after step `after`, up to step `last`.
     fn times(self, after: u64, last: u64) -> u64 {
         let every = self.every.max(1);
         let before_end = |step: u64| step.saturating_sub(1) / every;
@@ -71,8 +71,8 @@ impl RecurringAction {
 }
 
 impl Calendar {
-    /// Returns the seconds from the end of `step` to the end of the run, if a step takes `a_step` seconds. `pauses` are those of an
-    /// evaluation and of a checkpoint; before the first evaluation, one is assumed to take as long as steps with as many completions.
+    /// Returns the seconds from the end of `step` to the end of the run, if a step takes `a_step` seconds. `pauses` are the durations of an
+    /// evaluation and of a checkpoint; before the first evaluation, it is assumed to take as long as steps with as many completions.
     pub fn seconds_left(&self, step: u64, a_step: f64, pauses: [Option<f64>; 2]) -> f64 {
         let usual = [a_step * self.evaluation_in_steps, 0.0];
         let of_pauses = [self.evaluations, self.saves].into_iter().zip(pauses).zip(usual).map(|((recurring, pause), usual)| {
@@ -100,7 +100,7 @@ mod tests {
         let recurring = |every| Some(RecurringAction { every, from: 0 });
         let calendar =
             Calendar { first: 0, last: 100, evaluations: recurring(20), saves: recurring(50), evaluation_in_steps: 3.0 };
-        // 60 steps, evaluations after 60, 80 and 100, a checkpoint after 50 and 100.
+        // 60 steps, evaluations after 60, 80 and 100, checkpoints after 50 and 100.
         assert_eq!(calendar.seconds_left(40, 2.0, [Some(7.0), Some(1.0)]), 120.0 + 21.0 + 2.0);
         assert_eq!(calendar.seconds_left(40, 2.0, [None, None]), 120.0 + 3.0 * 6.0);
         assert_eq!(Calendar { evaluations: None, ..calendar }.seconds_left(100, 2.0, [Some(7.0), Some(1.0)]), 0.0);

@@ -1,5 +1,5 @@
-//! What a run does: its configuration, resolved for its algorithm, its model and its processes. Each part of a run gets the sections
-//! that it works by, and none changes them.
+//! The plan of a run: its configuration, resolved for its algorithm, model and processes. Each part of a run gets the sections that it
+//! needs, and none changes them.
 
 use super::Error;
 use super::flow::{Flow, MetricsPlan};
@@ -23,26 +23,25 @@ pub(super) struct RunPlan {
     pub learner: LearnerPlan,
     pub reference: ReferencePlan,
     pub evaluation: EvaluationPlan,
-    /// The last step.
+    /// Number of the last step.
     pub max_steps: u64,
     pub periods: Periods,
-    /// Whether the first step is logged, whatever the period.
+    /// Whether the first step is logged, regardless of the period.
     pub logs_first_step: bool,
-    /// Whether the policy is the reference model until the first update.
+    /// Whether the policy equals the reference model until the first update.
     pub begins_as_reference: bool,
 }
 
-/// The steps of a run, and the periods of what happens between them.
+/// The steps of a run, and the periods of its regular actions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepPlan {
-    /// The last step.
+    /// Number of the last step.
     pub max_steps: u64,
     pub periods: Periods,
 }
 
 impl RunPlan {
-    /// Resolves a configuration that is complete, for a run that learns from this `flow` and has these metrics, with a model of this
-    /// context.
+    /// Resolves a complete configuration, for a run with this `flow` and these metrics, and a model with this context length.
     pub(super) fn new(
         config: &RunConfig,
         (flow, metrics): (Flow, &MetricsPlan),
@@ -65,84 +64,84 @@ impl RunPlan {
     }
 }
 
-/// How a dataset's rows, and the completions of its prompts, become micro-batches and steps.
+/// How rows of a dataset, and completions of its prompts, become micro-batches and steps.
 #[derive(Clone, Debug)]
 pub(super) struct Batching {
     /// Sizes over all processes.
     pub sizes: BatchSizes,
-    /// Whether an item, of which a batch has so many, is a pair of sequences.
+    /// Whether an item of a batch is a pair of sequences.
     pub items_are_pairs: bool,
-    /// Rows that go through a model together on one process.
+    /// Number of rows that pass through a model together in one process.
     pub rows: usize,
-    /// Tokens that go through a model together on one process, if that is the limit.
+    /// Maximum number of tokens that pass through a model together in one process, if limited.
     pub max_tokens: Option<usize>,
-    /// Micro-batches of an update.
+    /// Number of micro-batches per update.
     pub accumulation: usize,
     pub passes: Passes,
-    /// The completions that the policy writes for each prompt; none if the dataset has the completions.
+    /// Completions that the policy generates per prompt; none if the dataset has the completions.
     pub groups: Option<GroupSizes>,
     pub epoch: EpochPlan,
     pub evaluated: EvaluatedRows,
-    /// Replaces prompts whose completions all have the same reward.
+    /// Filter that replaces prompts whose completions all have the same reward.
     pub filter: Option<GroupFilter>,
-    /// Seed of the order of prompts.
+    /// Seed for the order of prompts.
     pub seed: u64,
 }
 
-/// How often what is collected at once, such as a generation, is trained on.
+/// How often a generation, or what is collected at once from a dataset, is trained on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passes {
-    /// Number of passes over it.
+    /// Number of passes over a generation.
     pub iterations: usize,
-    /// Micro-batches of a pass.
+    /// Number of micro-batches per pass.
     pub micro_batches: usize,
-    /// Whether each pass divides it anew.
+    /// Whether each pass splits a generation differently.
     pub reshuffles: bool,
 }
 
-/// Number of completions of a prompt, and their length.
+/// Number of completions per prompt, and their length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupSizes {
     pub train: usize,
     pub eval: usize,
-    /// Most tokens of a completion.
+    /// Maximum number of tokens of a completion.
     pub length: usize,
 }
 
-/// The order of an epoch, and what becomes of rows that fill no batch.
+/// The order of rows in an epoch, and the treatment of rows that don't fill a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EpochPlan {
     /// Whether rows are in random order.
     pub shuffles: bool,
-    /// Whether the end of an epoch is left out if it fills no batch. As in TRL, generations of single completions are whole; Online DPO
-    /// takes what is left, unless several passes or filters need whole generations.
+    /// Whether rows at the end of an epoch are dropped if they don't fill a batch. As in TRL, generations of single completions are always
+    /// complete; Online DPO uses a partial one, unless several passes or filters need complete generations.
     pub drops_rest: bool,
-    /// Whether an epoch's number of steps depends on which prompts are left out.
+    /// Whether an epoch's number of steps depends on which prompts are filtered out.
     pub filters_prompts: bool,
 }
 
-/// Which rows an evaluation uses, and how many at a time.
+/// Rows that an evaluation uses, and how many at a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EvaluatedRows {
-    /// Whether rows that fill no batch are left out.
+    /// Whether rows that don't fill a batch are dropped.
     drops_rest: bool,
-    /// Whether these are collected with the others and left out afterwards: mismatched completions come from all rows.
+    /// Whether those rows are still collected and dropped afterwards, since mismatched completions come from all rows.
     pub collects_rest: bool,
-    /// Items that are collected together.
+    /// Number of items that are collected together.
     items_together: usize,
 }
 
-/// Which groups of completions are replaced by those of other prompts.
+/// Filter of groups: some are replaced by those of other prompts.
 #[derive(Clone, Debug)]
 pub(super) struct GroupFilter {
-    /// The reward that must differ; their weighted sum if none is named.
+    /// Reward whose scores must differ; by default, the weighted sum.
     pub reward: Option<String>,
-    /// Most generations for one batch.
+    /// Maximum number of generations for one batch.
     pub most: u64,
 }
 
 impl Batching {
-    /// Resolves the batches of a run of this many processes.
+    /// Resolves the batches of a run with this many processes.
     pub(super) fn new(config: &RunConfig, flow: Flow, ranks: usize) -> Self {
         let Flow { generates, has_pairs, has_labels, .. } = flow;
         let sizes = config.batches(ranks);
@@ -150,7 +149,7 @@ impl Batching {
         let filter = GroupFilter { reward: config.filter_groups_metric.clone(), most: config.max_num_gen_batches };
         let groups =
             GroupSizes { train: config.group_size(), eval: config.eval_group_size(), length: config.max_completion_length };
-        // Labelled rows go in the dataset's order, and are evaluated in batches of training's size, as in TRL.
+        // Labelled rows are used in the dataset's order, and evaluated in batches of training's size, as in TRL.
         let of_evaluations = if has_labels { sizes.micro_batch } else { sizes.eval_micro_batch };
         let in_generations = generates && config.per_device_eval_batch_size.is_none();
         Self {
@@ -180,17 +179,17 @@ impl Batching {
         }
     }
 
-    /// Returns the number of completions of a prompt; 1 if the dataset has them.
+    /// Returns the number of completions per prompt; 1 if the dataset has them.
     pub(super) fn group(&self, phase: Phase) -> usize {
         self.groups.map_or(1, |groups| if phase == Phase::Eval { groups.eval } else { groups.train })
     }
 
-    /// Returns the number of prompts of which this many items are: completions, or one item of each prompt.
+    /// Returns the number of prompts for this many items.
     fn prompts_of(&self, items: usize, phase: Phase) -> usize {
         if self.items_are_pairs { items } else { items / self.group(phase) }
     }
 
-    /// Returns the number of rows that are drawn from the dataset at a time: a generation's, or a micro-batch.
+    /// Returns the number of rows that are drawn from the dataset at a time: for a generation, or for a micro-batch.
     pub(super) fn rows_drawn(&self) -> usize {
         match self.groups {
             Some(_) => self.prompts_of(self.sizes.completions_per_generation(), Phase::Train),
@@ -198,7 +197,7 @@ impl Batching {
         }
     }
 
-    /// Returns the error of a dataset of which only so many rows can be used, fewer than are drawn at a time.
+    /// Returns the error for a dataset with fewer usable rows than are drawn at a time.
     pub(super) fn too_few(&self, usable: usize) -> Error {
         let drawn = self.rows_drawn();
         match self.groups {
@@ -210,7 +209,7 @@ impl Batching {
         }
     }
 
-    /// Returns the number of micro-batches that train on what is collected at once.
+    /// Returns the number of micro-batches that train on one generation, over all passes.
     pub(super) fn micro_batches_per_generation(&self) -> usize {
         self.passes.micro_batches * self.passes.iterations
     }
@@ -220,13 +219,13 @@ impl Batching {
         (self.micro_batches_per_generation() / self.accumulation).max(1)
     }
 
-    /// Returns how many prompts of an evaluation are collected together. Mismatched completions come from batches of training's size, as
+    /// Returns the number of evaluated prompts that are collected together. Mismatched completions come from batches of training's size, as
     /// in TRL.
     pub(super) fn prompts_evaluated_together(&self) -> usize {
         self.prompts_of(self.evaluated.items_together, Phase::Eval).max(1)
     }
 
-    /// Returns how many of `rows` an evaluation uses: all, or those that fill batches, as in transformers, if there are such.
+    /// Returns how many of `rows` an evaluation uses: all or, as in transformers, those that fill batches, if there are any.
     pub(super) fn evaluated(&self, rows: usize) -> usize {
         let batch = self.prompts_of(self.sizes.eval_micro_batch, Phase::Eval).max(1);
         if self.evaluated.drops_rest && rows >= batch { rows - rows % batch } else { rows }
@@ -243,26 +242,26 @@ pub(super) struct RolloutPlan {
     pub max_num_seqs: usize,
     /// Texts that end a completion.
     pub stop: Vec<String>,
-    /// Whether completions are episodes in an environment.
+    /// Whether completions are episodes with an environment.
     pub has_environment: bool,
-    /// The servers that write completions, if this process does not.
+    /// Servers that generate completions instead of this process.
     pub servers: Option<ServerPlan>,
-    /// The agent whose episodes completions are, if there is one.
+    /// Agent that plays the episodes, if there is one.
     pub agent: Option<AgentEntry>,
-    /// What is logged, and read from a log.
+    /// Logging and replay of rollouts.
     pub logs: LogPlan,
     pub episode_limits: EpisodeLimits,
     pub seed: u64,
-    /// Whether log-probabilities of later updates are computed by a training pass rather than taken from sampling.
+    /// Whether log-probabilities for later updates come from a training pass instead of sampling.
     pub recomputes_old_logp: bool,
 }
 
-/// What is logged of completions, and read from a log.
+/// Logging and replay of rollouts.
 #[derive(Clone, Debug)]
 pub(super) struct LogPlan {
-    /// Which generations are logged.
+    /// Selects the generations that are logged.
     pub logged: RolloutLogMode,
-    /// The run whose logged completions are trained on.
+    /// Folder of the run whose logged completions are trained on.
     pub replayed: Option<PathBuf>,
 }
 
@@ -273,18 +272,18 @@ pub(super) struct EpisodeLimits {
     pub tokens: usize,
 }
 
-/// The inference servers that write completions.
+/// The inference servers that generate completions.
 #[derive(Clone, Debug)]
 pub(super) struct ServerPlan {
-    /// Their base URLs.
+    /// Base URLs of the servers.
     pub urls: Vec<String>,
-    /// How they get weights, if that was said.
+    /// Method by which servers get weights, if configured.
     pub sync: Option<RolloutSync>,
-    /// The folder through which they get them.
+    /// Folder through which servers get weights.
     pub folder: SyncFolder,
-    /// Time for an answer, and for which the run waits for a server.
+    /// Time limit for an answer, and for waiting for a server.
     pub timeout: Duration,
-    /// Number of updates that the policy may be ahead of a completion.
+    /// Maximum number of updates by which the policy may be ahead of a completion.
     pub max_staleness: u64,
 }
 
@@ -292,7 +291,7 @@ pub(super) struct ServerPlan {
 #[derive(Clone, Debug)]
 pub(super) struct SyncFolder {
     pub path: PathBuf,
-    /// Whether it is in the run's folder, so that nobody else uses it.
+    /// Whether it is inside the run's folder, so that no other run uses it.
     pub is_own: bool,
 }
 
@@ -320,14 +319,14 @@ impl ServerPlan {
     }
 }
 
-/// How tokens are sampled.
+/// Parameters of sampling.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SamplingPlan {
     pub train: Sampler,
     pub eval: Sampler,
-    /// Divisor of the logits of recorded log-probabilities: that of training.
+    /// Divisor of logits in recorded log-probabilities: that of training.
     pub logp_temperature: f32,
-    /// Whether tokens are scored among those that could be sampled.
+    /// Whether log-probabilities are normalised over the tokens that could be sampled.
     pub scores_support: bool,
 }
 
@@ -358,7 +357,7 @@ impl RolloutPlan {
         self.has_environment || self.agent.is_some()
     }
 
-    /// Returns whether drivers elsewhere play the episodes.
+    /// Returns whether external drivers play the episodes.
     pub(super) fn is_played_elsewhere(&self) -> bool {
         self.agent.as_ref().is_some_and(|agent| agent.listen.is_some())
     }
@@ -381,21 +380,21 @@ impl RolloutPlan {
     }
 }
 
-/// How the learner computes a micro-batch's loss and the ranks' gradients.
+/// How the learner computes a micro-batch's loss and exchanges gradients.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LearnerPlan {
     /// Divisor of logits.
     pub temperature: f32,
-    /// The host's own metrics of a pass.
+    /// Metrics of a pass that the host computes.
     pub metrics: PassMetrics,
     pub label_smoothing: f64,
-    /// Coefficient of the auxiliary loss of experts' routers, unless it is the model's own.
+    /// Coefficient of the auxiliary loss of experts' routers; by default, the model's own.
     pub router_aux_loss_coef: Option<f64>,
-    /// The longest completion that generation allows.
+    /// Maximum length of a generated completion.
     pub max_completion_length: usize,
     /// Whether training's log-probabilities can differ from those of sampling.
     pub differs_from_sampling: bool,
-    /// Precision in which ranks exchange gradients, and whether they do so during the backward pass.
+    /// Precision in which ranks exchange gradients.
     pub reduce_dtype: ReduceDtype,
     pub overlaps_reduction: bool,
     pub seed: u64,
@@ -418,10 +417,10 @@ impl LearnerPlan {
     }
 }
 
-/// What becomes of the reference model.
+/// Plan of the reference model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReferencePlan {
-    /// Whether its log-probabilities are computed in advance.
+    /// Whether the reference model's log-probabilities are precomputed.
     pub precomputes: bool,
     pub sync: Option<ReferenceSync>,
 }
@@ -429,9 +428,9 @@ pub(super) struct ReferencePlan {
 /// How the reference model follows the policy (TRL's `SyncRefModelCallback`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReferenceSync {
-    /// Steps between two updates.
+    /// Number of steps between updates.
     pub steps: u64,
-    /// Weight of the policy in an update.
+    /// Weight of the policy in an update of the reference model.
     pub alpha: f64,
 }
 
@@ -442,43 +441,43 @@ impl ReferencePlan {
     }
 }
 
-/// What evaluations compute, and what follows from them.
+/// What evaluations compute, and how the run uses the results.
 #[derive(Clone, Debug)]
 pub(super) struct EvaluationPlan {
-    /// Whether there is one before the first step.
+    /// Whether there is an evaluation before the first step.
     pub on_start: bool,
-    /// Whether there is nothing to compare unless a reward scores completions.
+    /// Whether comparing evaluations requires scores of a reward.
     pub needs_scores: bool,
-    /// Length of the sequences that rows are packed into, if they are.
+    /// Length of the sequences that rows are packed into, if they are packed.
     pub packs_into: Option<usize>,
-    /// Which completions solve their prompt.
+    /// Criterion for solved prompts.
     pub solved: Option<SolvedPlan>,
-    /// The metric that schedules and early stopping follow, without its prefix, and whether a greater value is better.
+    /// Metric that schedules and early stopping follow, without its prefix, and whether a greater value is better.
     pub metric: (String, bool),
-    /// The schedule that evaluations reduce.
+    /// Settings of a schedule that reduces the learning rate by evaluations.
     pub plateau: Option<PlateauArgs>,
     pub early_stopping: Option<EarlyStopping>,
 }
 
-/// Which completions of an evaluation solve their prompt.
+/// Criterion by which a completion of an evaluation solves its prompt.
 #[derive(Clone, Debug)]
 pub(super) struct SolvedPlan {
-    /// The reward from which a completion counts as solved.
+    /// Minimum reward of a solved prompt.
     pub threshold: f64,
-    /// The name of that reward; the first if none is named.
+    /// Name of that reward; by default, the first.
     pub reward: Option<String>,
     /// Text after which the answer begins.
     pub answer_after: Option<String>,
-    /// The numbers of completions for which pass@k is computed.
+    /// Numbers of completions for which pass@k is computed.
     pub k: Vec<usize>,
 }
 
-/// When a run ends because its evaluations no longer improve.
+/// When a run ends because its evaluations have stopped improving.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EarlyStopping {
-    /// Evaluations in a row without an improvement.
+    /// Number of consecutive evaluations without an improvement.
     pub patience: u64,
-    /// By how much an improvement exceeds the best value.
+    /// Minimum improvement over the best value.
     pub threshold: f64,
 }
 

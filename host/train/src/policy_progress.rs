@@ -1,4 +1,4 @@
-//! Where a run is, for whatever depends on it.
+//! The position of a run, for everything that depends on it.
 
 /// The part of a run's position that affects how completions are processed.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! Operations of all ranks of a run together. All have the same experiences, in the order of a single process, and make the same
+//! Operations of all ranks of a run together. All ranks have the same experiences, in the order of a single process, and make the same
 //! decisions; each generates, scores and trains on its share.
 
 use super::{Error, Result};
@@ -13,16 +13,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// The settings of a rank.
+/// Settings that all ranks must share.
 #[derive(Deserialize, Serialize)]
 struct RankSettings {
     #[serde(with = "dist::json")]
     config: RunConfig,
-    /// Whether its products are in bf16, which a processor may not support.
+    /// Whether matrix products are computed in bf16, which not every processor supports.
     is_bf16: bool,
 }
 
-/// The processes of a run, among which the rows of its datasets are divided.
+/// The processes of a run, which divide the rows of its datasets.
 pub(super) struct RunRanks<'a>(pub &'a World);
 
 impl DatasetRanks for RunRanks<'_> {
@@ -37,7 +37,7 @@ impl DatasetRanks for RunRanks<'_> {
     }
 }
 
-/// Returns the first rank's plugin on all ranks, whatever the other ranks' files contain.
+/// Returns the first rank's plugin on all ranks, regardless of the other ranks' files.
 pub(super) fn same_source(world: &World, open: impl FnOnce() -> Result<PluginSource>) -> Result<PluginSource> {
     if world.size() == 1 {
         return open();
@@ -50,7 +50,7 @@ pub(super) fn same_source(world: &World, open: impl FnOnce() -> Result<PluginSou
     Ok(PluginSource::new(name, Cow::Owned(bytes)))
 }
 
-/// Runs `find`, which may download, on the first rank first; the others then find the result in the cache.
+/// Runs `find`, which may download, on the first rank before the others, which then find the result in the cache.
 pub(super) fn after_the_first<T>(world: &World, find: impl FnOnce() -> Result<T>) -> Result<T> {
     if !world.is_first() {
         world.barrier("what is fetched")?;
@@ -92,7 +92,7 @@ pub(super) fn compare_settings(world: &World, config: &RunConfig, is_bf16: bool)
     let all = world.gather("settings", RankSettings { config: config.clone(), is_bf16 })?;
     let Some(first) = all.first() else { return Ok(()) };
     for (rank, RankSettings { config, is_bf16 }) in all.iter().enumerate() {
-        // First, because settings that were not given follow from it.
+        // This is checked first, because default settings depend on it.
         if *is_bf16 != first.is_bf16 {
             let name = |is_bf16| if is_bf16 { "bf16" } else { "f32" };
             let (own, firsts) = (name(*is_bf16), name(first.is_bf16));
@@ -101,7 +101,7 @@ pub(super) fn compare_settings(world: &World, config: &RunConfig, is_bf16: bool)
         }
         let keys = config::changes(&first.config, config).map_err(|e| Error::encoding("the configuration", &e))?;
         let own = |key: &str| config::key(key).is_some_and(|key| key.is_per_rank);
-        // A rank may find its files elsewhere, but not read others.
+        // Each rank may have its files at another path, but must read the same ones.
         let read = |config: &RunConfig| [("dataset", config.dataset.is_some()), ("eval_dataset", config.eval_dataset.is_some())];
         let is_missing = |key: &str| read(config).into_iter().zip(read(&first.config)).any(|(a, b)| a.0 == key && a != b);
         let differ: Vec<&str> = keys.keys().map(String::as_str).filter(|key| !own(key) || is_missing(key)).collect();
@@ -125,7 +125,7 @@ pub(super) fn compare_datasets(world: &World, hash: &str) -> Result<()> {
 /// Reports this rank's failure to all ranks and returns the failure that all agree on.
 pub(super) fn known_to_all(world: &World, error: Error) -> Error {
     let plugin = error.plugin_at_fault().map(str::to_owned);
-    // In the middle of a run, a file that can't be written is nobody's mistake.
+    // During a run, a file that can't be written is not the user's mistake.
     let mistake = error.is_mistake() && !matches!(error, Error::Write { .. });
     let of_saving = error.is_of_saving();
     match world.report_failure(&RankFailure { reason: error.to_string(), plugin, mistake, of_saving }) {

@@ -1,4 +1,4 @@
-//! What a run would do, found out without training: its first prompts, and what its rewards say of completions.
+//! A rehearsal shows what a run would do without training: its first prompts, and its rewards' scores of completions.
 
 use super::collector::{CollectionContext, RunHome};
 use super::dataset::Prompt;
@@ -14,24 +14,24 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Number of prompts that are shown.
+/// Number of prompts shown.
 const PROMPTS: usize = 2;
 
-/// Number of completions of each prompt, and of their tokens, that are generated.
+/// Number of completions per prompt, and of tokens per completion.
 const SHORT: (usize, usize) = (2, 48);
 
-/// Usual names of columns with answers.
+/// Usual names of answer columns.
 const ANSWERS: [&str; 5] = ["answer", "solution", "completion", "response", "output"];
 
-/// What a run would do, found out without training: its first prompts, and what its rewards say of completions.
+/// Result of a rehearsal: the run's first prompts, and its rewards' scores of completions.
 pub struct Rehearsal {
-    /// Number of rows that are used.
+    /// Number of rows in use.
     pub rows: usize,
-    /// The first of them.
+    /// The first prompts.
     pub prompts: Vec<RehearsedPrompt>,
-    /// Scores of the dataset's answers, and of short completions.
+    /// Scores of the dataset's answers and of short completions.
     pub scores: Vec<RehearsedCompletion>,
-    /// How the chat template ends a turn, if there is one.
+    /// End of a turn in the chat template, if there is one.
     pub turn_end: Option<TurnEnd>,
     /// The tokens that end a completion.
     pub ends: Vec<String>,
@@ -39,34 +39,34 @@ pub struct Rehearsal {
 
 /// A prompt as the model reads it.
 pub struct RehearsedPrompt {
-    /// Its row in the dataset.
+    /// Number of the prompt's row in the dataset.
     pub row: usize,
-    /// Its text.
+    /// Text of the prompt.
     pub text: String,
-    /// Number of its tokens.
+    /// Number of the prompt's tokens.
     pub tokens: usize,
-    /// Numbers of tokens of its given answers.
+    /// Numbers of tokens of the given answers.
     pub answers: Vec<usize>,
 }
 
-/// A completion and its scores.
+/// A completion with its scores.
 pub struct RehearsedCompletion {
-    /// The row of its prompt.
+    /// Row of the prompt.
     pub row: usize,
-    /// The dataset's column that it is, unless the model wrote it.
+    /// Name of the dataset's column that it comes from; none if the model generated it.
     pub column: Option<&'static str>,
-    /// Its text.
+    /// Text of the completion.
     pub text: String,
-    /// Number of its tokens.
+    /// Number of the completion's tokens.
     pub tokens: usize,
-    /// Whether it was cut off earlier than a run would.
+    /// Whether the completion was truncated earlier than in a run.
     pub is_cut: bool,
-    /// The names of rewards with their scores.
+    /// Names of the rewards, with their scores.
     pub scores: Vec<(String, Option<f32>)>,
 }
 
 impl Trainer {
-    /// Looks at the first prompts, and has their answers and short completions of them scored.
+    /// Returns the first prompts, and scores their answers and short completions of them.
     ///
     /// # Errors
     /// If a reward fails, as in a run.
@@ -90,13 +90,13 @@ impl Trainer {
         let given = prompt.answers.as_ref();
         let of_answers = given.into_iter().flat_map(|given| [&given.chosen, &given.rejected]);
         let answers = of_answers.map(Vec::len).filter(|tokens| *tokens > 0).collect();
-        // A whole text is all answer.
+        // A text without a prompt counts as an answer.
         let whole = || given.map_or_else(Vec::new, |given| [&prompt.tokens[..], &given.chosen].concat());
         let text = if prompt.text.is_empty() { self.collector.written(&whole())? } else { prompt.text.clone() };
         Ok(RehearsedPrompt { row: prompt.row, text, tokens: prompt.tokens.len(), answers })
     }
 
-    /// Has the answers that the dataset has for these prompts scored as completions, if each has one and no reward compares completions.
+    /// Scores the dataset's answers to these prompts as completions, if every prompt has one and no reward compares completions.
     fn scores_of_answers(&mut self, prompts: &[Arc<Prompt>]) -> Result<Vec<RehearsedCompletion>> {
         let text = |prompt: &Arc<Prompt>, name: &str| prompt.columns.get(name).and_then(Value::as_str).map(str::to_owned);
         let of_all = |name: &str| prompts.iter().map(|prompt| text(prompt, name)).collect::<Option<Vec<String>>>();
@@ -125,7 +125,7 @@ impl Trainer {
         Ok(texts.into_iter().enumerate().map(scored).collect())
     }
 
-    /// Has short completions of these prompts scored.
+    /// Scores short completions of these prompts.
     fn scores_of_completions(&mut self, prompts: Vec<Arc<Prompt>>) -> Result<Vec<RehearsedCompletion>> {
         let is_shortened = self.plan.rollout.max_completion_length > SHORT.1;
         let (model, folder) = (self.source.clone(), self.journal.path().to_owned());
@@ -155,14 +155,14 @@ fn at_row(columns: &[RewardScoreColumn], at: usize) -> Vec<(String, Option<f32>)
     columns.iter().map(|column| (column.name.clone(), column.values.get(at).copied().flatten())).collect()
 }
 
-/// Checks that a folder can be made, by making one that is removed at once beside it or, if its own is missing, above.
+/// Checks that a folder can be created, by creating and deleting one next to it or, if its parent is missing, further up.
 ///
 /// # Errors
-/// If it can't be made.
+/// If it can't be created.
 pub(super) fn check_can_make(folder: &Path) -> Result<()> {
     let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let there = whole.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
     let made = if there.is_dir() { tempfile::tempdir_in(there).map(drop) } else { Err(ErrorKind::NotADirectory.into()) };
-    // Without the name of the folder that was tried.
+    // The error must not name the temporary folder.
     made.map_err(|source| Error::Write { path: folder.to_owned(), source: source.kind().into() })
 }

@@ -1,4 +1,4 @@
-//! What people request of a run between two of its steps: to pause, go on, save, evaluate or stop.
+//! Requests of users to a running run, handled between two steps: to pause, resume, save, evaluate or stop.
 
 use super::trainer::{Listener, Trainer};
 use super::{Error, Result, ranks};
@@ -7,13 +7,13 @@ use crate::run::{RunAction, RunEvent, RunRequest, TakenRequest, take_requests};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often a run that waits looks for requests.
+/// Interval at which a paused run checks for requests.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What was requested since the last step.
+/// Requests since the last step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct StepRequests {
-    /// Whether to wait, or to go on; the last one counts.
+    /// Whether to pause (true) or to resume (false); the last request counts.
     pub pauses: Option<bool>,
     pub saves: bool,
     pub evaluates: bool,
@@ -33,7 +33,7 @@ impl StepRequests {
 }
 
 impl Trainer {
-    /// Takes what was requested, on all ranks, and records it. `waits` says whether the run is paused.
+    /// Takes the requests, on all ranks, and records them. `waits` says whether the run is paused.
     pub(super) fn take_requests(&mut self, waits: bool) -> Result<StepRequests> {
         let taken = self.world.broadcast("requests", || Ok::<_, Error>(take_requests(self.journal.path())))?;
         let (mut requested, step) = (StepRequests::default(), self.state.global_step);
@@ -54,8 +54,8 @@ impl Trainer {
         Ok(requested)
     }
 
-    /// Waits until somebody requests that the run goes on or stops, or `stop` is set; swaps, saves and evaluates meanwhile if requested.
-    /// Returns whether it stops.
+    /// Waits until a request resumes or stops the run, or `stop` is set. Meanwhile swaps plugins, and saves and evaluates on request.
+    /// Returns whether the run stops.
     pub(super) fn wait_while_paused(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<bool> {
         let _task = ProgressTask::new(Activity::Paused);
         tracing::info!("paused after step {}; `rlhost control RUN continue` goes on", self.state.global_step);

@@ -1,4 +1,4 @@
-//! Scores recorded completions again, as a run scores its own: for `rlhost replay`.
+//! Scores recorded completions again, in the same way as a run: for `rlhost replay`.
 
 use super::dataset::Prompt;
 use super::episode::EpisodeOutcome;
@@ -11,31 +11,31 @@ use crate::model::ComputeBackend;
 use crate::plugin::{RewardBatch, RewardPlugin};
 use std::sync::{Arc, OnceLock};
 
-/// A prompt as it was recorded.
+/// A recorded prompt.
 pub struct RecordedPrompt {
-    /// Its row of the dataset.
+    /// Row of the prompt in the dataset.
     pub row: usize,
-    /// Its tokens.
+    /// Tokens of the prompt.
     pub tokens: Vec<u32>,
-    /// The conversation, unless it is a text.
+    /// The prompt's conversation, unless it is a text.
     pub messages: Option<(Vec<ChatMessage>, TemplateVariables)>,
 }
 
-/// An episode as it was recorded.
+/// A recorded episode.
 pub struct RecordedConversation {
     /// The whole conversation.
     pub conversation: (Vec<ChatMessage>, TemplateVariables),
-    /// Why it failed, if it did.
+    /// Reason of the failure, if the episode failed.
     pub failed: Option<String>,
 }
 
 /// A recorded generation.
 pub struct RecordedGeneration {
-    /// Its completions.
+    /// Completions of the generation.
     pub batch: RewardBatch,
-    /// The batch's prompts.
+    /// Prompts of the batch.
     pub prompts: Vec<RecordedPrompt>,
-    /// What each row is besides its text, if the rows are episodes.
+    /// Episodes of the rows, if the rows are episodes.
     pub episodes: Vec<RecordedConversation>,
 }
 
@@ -61,19 +61,19 @@ impl RecordedGeneration {
     }
 }
 
-/// A reward outside a run, with the models whose step values it sees.
+/// A reward outside of a run, with the models whose step values it sees.
 pub struct Rescorer {
     world: World,
     rewards: Vec<RunReward>,
 }
 
 impl Rescorer {
-    /// Creates one that scores with a plugin.
+    /// Creates a rescorer from a plugin.
     pub fn from_plugin(plugin: RewardPlugin, entry: &PluginEntry) -> Self {
         Self { world: World::single_process(), rewards: vec![RunReward::new(RewardScorer::Plugin(Box::new(plugin)), entry)] }
     }
 
-    /// Creates one that scores with a reward model. Where its tokenizer is that of the policy, it reads the policy's tokens.
+    /// Creates a rescorer from a reward model. If the model has the policy's tokenizer, it reads the policy's tokens.
     ///
     /// # Errors
     /// If the model can't be opened.
@@ -81,12 +81,12 @@ impl Rescorer {
         Ok(Self { world: World::single_process(), rewards: vec![model(entry, backend, policys)?] })
     }
 
-    /// Returns the hash of the model's files, if it is one.
+    /// Returns the hash of the model's files, if the reward is a model.
     pub fn hash(&self) -> Option<&str> {
         self.rewards.last().and_then(RunReward::model).map(|asked| asked.model.hash())
     }
 
-    /// Puts before it a model whose step values it sees.
+    /// Adds a model whose step values the reward sees.
     ///
     /// # Errors
     /// If the model can't be opened.
@@ -98,7 +98,7 @@ impl Rescorer {
     /// Returns the scores of a generation.
     ///
     /// # Errors
-    /// If the reward fails, or a model before it.
+    /// If the reward, or a model with step values, fails.
     pub fn score(&mut self, recording: RecordedGeneration) -> Result<Vec<Option<f32>>> {
         let (scored, _) = scored(&mut self.rewards, &self.world, &recording.judged(), true)?;
         let mut columns = scored.columns;

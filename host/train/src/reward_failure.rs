@@ -1,11 +1,11 @@
-//! What a reward could not score.
+//! Failures of rewards.
 
-/// A reward that failed, and the rows without a score.
+/// A failed reward, with the rows that have no score.
 pub(crate) struct RewardFailure {
-    /// The reward.
+    /// Name of the reward.
     pub name: String,
-    /// Why the first attempt failed.
+    /// Error of the first attempt.
     pub error: String,
-    /// The rows that therefore have no score, each with its own error.
+    /// Rows without a score, each with its error.
     pub failed: Vec<(usize, String)>,
 }

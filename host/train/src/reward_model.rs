@@ -15,19 +15,19 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 
-/// Maximum number of tokens that go through the model at once, unless one text has more.
+/// Maximum number of tokens per pass, unless a single text has more.
 const MOST_TOKENS: usize = 8192;
 
-/// Longest separator in an error, in bytes.
+/// Maximum length of a separator in an error, in bytes.
 const LONGEST_SEPARATOR: usize = 64;
 
-/// The default separator of steps, as in TRL.
+/// Default separator of steps, as in TRL.
 const SEPARATOR: &str = "\n";
 
-/// The number of each row of a dataset, with the scores of its texts.
+/// Row numbers of a dataset, with the scores of each row's texts.
 pub type ScoredRows = Vec<(usize, Vec<f32>)>;
 
-/// A text to score. Neighbours of one `group` are expected to have a common beginning, which is computed once.
+/// A text to score. Consecutive texts of one `group` should share a prefix, which is computed once.
 pub(super) struct ScoringText {
     pub group: usize,
     pub tokens: Vec<u32>,
@@ -35,15 +35,15 @@ pub(super) struct ScoringText {
 
 /// A completion with its prompt.
 pub(super) struct PromptedCompletion<'a> {
-    /// Its prompt's number; those of one prompt are neighbours.
+    /// Number of the prompt; completions of one prompt are consecutive.
     pub group: usize,
-    /// The prompt's text.
+    /// Text of the prompt.
     pub prompt: &'a str,
     /// The conversation that it answers, if any.
     pub conversation: Option<&'a (Vec<ChatMessage>, TemplateVariables)>,
-    /// Its text.
+    /// Text of the completion.
     pub completion: &'a str,
-    /// Whether it ended by itself.
+    /// Whether the completion ended by itself.
     pub ended: bool,
 }
 
@@ -52,26 +52,27 @@ pub struct FrozenRewardModel {
     name: String,
     model: FrozenModel,
     tokenizer: Tokenizer,
-    /// Hash of its files.
+    /// Hash of the model's files.
     hash: String,
-    /// The padding token: a text's value is that of its last other token.
+    /// The padding token: a text's value is read at its last token other than this.
     pad: Option<u32>,
     /// For a process reward model: the text that ends a step.
     separator: Option<String>,
 }
 
-/// A text with the positions of the tokens that end its steps.
+/// A text, with the positions of the tokens that end its steps.
 pub(super) struct SteppedText {
     pub text: ScoringText,
     pub ends: Vec<usize>,
 }
 
 impl FrozenRewardModel {
-    /// Opens the model in a folder as a reward's entry says: transformers' sequence classification model with one label, or token
-    /// classification model with two. Nothing trains it, so its weights stay as they are stored, unless they are to be quantized.
+    /// Opens the model in a folder as configured by a reward's entry: a sequence classification model of transformers with one label, or a
+    /// token classification model with two. It is not trained, so its weights stay in their stored precision, unless they are to be
+    /// quantized.
     ///
     /// # Errors
-    /// If it is not such a model, a file can't be read, or the entry asks for what the model can't do.
+    /// If it is not such a model, a file can't be read, or the entry requests something unsupported.
     pub fn open(entry: &PluginEntry, folder: &Path, backend: &ComputeBackend) -> Result<Self> {
         let schemes = [(entry.load_in_8bit, QuantizationScheme::Int8), (entry.load_in_4bit, QuantizationScheme::Nf4)];
         let scheme = schemes.into_iter().find(|(asked, _)| *asked).map(|(_, scheme)| scheme);
@@ -97,7 +98,7 @@ impl FrozenRewardModel {
                 "it scores whole texts; step_separator is for a model that scores each token (ForTokenClassification)",
             );
         } else if folder.value_head()?.is_some() {
-            // An adapter's base is no reward model and names another padding token than the adapter was trained with, or none.
+            // An adapter's base is not a reward model: it may name another padding token than the adapter was trained with, or none.
             let pad = if folder.lora().is_some() { tokenizer.pad_id() } else { folder.pad_token()? };
             (folder.value_model_over(folder.trunk()?, ValueHeadInit::Zero)?, pad, None)
         } else {
@@ -108,33 +109,33 @@ impl FrozenRewardModel {
         Ok(Self { name: entry.name().to_owned(), model, tokenizer, hash, pad, separator })
     }
 
-    /// Returns its name in metrics and errors.
+    /// Returns the model's name in metrics and errors.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the hash of its files.
+    /// Returns the hash of the model's files.
     pub(super) fn hash(&self) -> &str {
         &self.hash
     }
 
-    /// Returns its tokenizer.
+    /// Returns the model's tokenizer.
     pub(super) fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
-    /// Returns whether it scores the steps of texts instead of whole texts.
+    /// Returns whether the model scores the steps of texts instead of whole texts.
     pub fn judges_steps(&self) -> bool {
         self.separator.is_some()
     }
 
-    /// Returns how a configuration builds or extends the prompts of what it scores.
+    /// Returns how a configuration builds or extends the prompts to score.
     fn form(&self, config: &RunConfig) -> Option<PromptForm> {
         PromptForm::from_config(config, self.tokenizer.has_chat())
     }
 
-    /// Scores the rows of a dataset: completions, texts or conversations, each with one score, and pairs, with one for the chosen
-    /// and one for the rejected answer. Returns each row's number with its scores, and a warning that names skipped rows.
+    /// Scores the rows of a dataset. Completions, texts and conversations have one score; pairs have one for the chosen and one for the
+    /// rejected answer. Returns each row's number with its scores, and a warning that names skipped rows.
     ///
     /// # Errors
     /// If the dataset can't be read.
@@ -156,9 +157,8 @@ impl FrozenRewardModel {
         Ok((scored, warning))
     }
 
-    /// Returns a prompt with a completion in the model's tokens, as the model reads them in training: the conversation that the
-    /// completion answers in the model's own template, or the prompt's text followed by the completion and, if it ended, the end
-    /// token.
+    /// Returns a prompt with a completion in the model's tokens, as in its training: the conversation in the model's own template, or the
+    /// prompt's text followed by the completion and, if it ended, the end token.
     ///
     /// # Errors
     /// If the model has no chat template for a conversation, or a text can't be tokenized.
@@ -177,7 +177,7 @@ impl FrozenRewardModel {
         Ok(ScoringText { group: said.group, tokens })
     }
 
-    /// Returns an answer in the model's tokens, without its prompt: its text and, if it `ended`, the end token.
+    /// Returns an answer without its prompt in the model's tokens, with the end token if it `ended`.
     ///
     /// # Errors
     /// If it can't be tokenized.
@@ -186,7 +186,7 @@ impl FrozenRewardModel {
         Ok(self.tokenizer.encode(text, false)?.into_iter().chain(end).collect())
     }
 
-    /// Returns a conversation in the model's tokens, by its own template.
+    /// Returns a conversation in the model's tokens, rendered with its own template.
     ///
     /// # Errors
     /// If the model has no chat template, or its template refuses the conversation.
@@ -200,8 +200,8 @@ impl FrozenRewardModel {
         Ok(ScoringText { group, tokens })
     }
 
-    /// Returns a prompt with the steps of a completion in the model's tokens, in TRL's format: each step is tokenized by itself
-    /// and followed by the separator, including the last. Blank steps are ignored.
+    /// Returns a prompt with the steps of a completion in the model's tokens, in TRL's format: each step, including the last, is tokenized
+    /// separately and followed by the separator. Blank steps are skipped.
     pub(super) fn steps(&self, said: &PromptedCompletion<'_>) -> data::Result<SteppedText> {
         let separator = self.separator.as_deref().unwrap_or(SEPARATOR);
         let mut tokens = match said.conversation {
@@ -220,8 +220,7 @@ impl FrozenRewardModel {
         Ok(SteppedText { text: ScoringText { group: said.group, tokens }, ends })
     }
 
-    /// Scores the steps of a dataset's completions. Returns each row's number with the values, and a warning that names skipped
-    /// rows.
+    /// Scores the steps of a dataset's completions. Returns each row's number with the values, and a warning that names skipped rows.
     ///
     /// # Errors
     /// If the dataset can't be read.
@@ -267,7 +266,7 @@ impl FrozenRewardModel {
         }
     }
 
-    /// Computes the value of each step: the probability that it is right.
+    /// Computes the value of each step: the probability that it is correct.
     ///
     /// # Errors
     /// As [`FrozenRewardModel::values`].
@@ -287,7 +286,7 @@ impl FrozenRewardModel {
     /// Computes the values of texts.
     ///
     /// # Errors
-    /// If one is empty, longer than the model's context, or has tokens that the model does not have.
+    /// If one is empty, longer than the model's context, or has tokens outside the model's vocabulary.
     pub(super) fn values(&self, texts: &[ScoringText]) -> Result<Vec<f32>> {
         texts.iter().try_for_each(|text| self.check(text))?;
         let mut values = Vec::with_capacity(texts.len());
@@ -320,7 +319,7 @@ impl FrozenRewardModel {
     }
 }
 
-/// Computes the SHA-256 of the files that a model is read from, in the order of their names.
+/// Computes the SHA-256 of the files of a model, in the order of their names.
 fn hash_of(folder: &ModelFolder) -> Result<String> {
     let read = |path: &Path| std::fs::read_dir(path).map_err(|source| model::Error::Io { path: path.to_owned(), source });
     let mut files = Vec::new();
@@ -363,7 +362,7 @@ impl std::io::Write for HashWriter<'_> {
     }
 }
 
-/// Splits texts into parts that go through the model together.
+/// Splits texts into batches that pass through the model together.
 fn batches(texts: &[&ScoringText]) -> Vec<Range<usize>> {
     let (mut parts, mut first, mut tokens) = (Vec::new(), 0, 0);
     for (at, text) in texts.iter().enumerate() {
@@ -379,13 +378,13 @@ fn batches(texts: &[&ScoringText]) -> Vec<Range<usize>> {
     parts
 }
 
-/// Packs texts, and returns the packed positions whose states have their values.
+/// Packs texts, and returns the packed positions at which their values are read.
 fn packed(texts: &[&ScoringText], pad: Option<u32>) -> (Forest, Vec<usize>) {
     let at: Vec<[usize; 1]> = texts.iter().map(|text| [valued_at(&text.tokens, &[], pad)]).collect();
     packed_at(texts, &at.iter().map(<[usize; 1]>::as_slice).collect::<Vec<_>>())
 }
 
-/// Packs texts, and returns the packed positions of some places in each.
+/// Packs texts, and returns the packed positions of these places in each.
 fn packed_at(texts: &[&ScoringText], places: &[&[usize]]) -> (Forest, Vec<usize>) {
     let (mut forest, mut rows) = (Forest::new(), Vec::with_capacity(texts.len()));
     let mut places = places.iter();
@@ -404,7 +403,7 @@ fn packed_at(texts: &[&ScoringText], places: &[&[usize]]) -> (Forest, Vec<usize>
     (forest, rows)
 }
 
-/// Returns the length of the common beginning of several texts in tokens, after which each continues.
+/// Returns the length of the texts' common prefix in tokens; every text continues after it.
 fn common_beginning(texts: &[&ScoringText]) -> usize {
     let [first, others @ ..] = texts else { return 0 };
     let same = |other: &&ScoringText| first.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();

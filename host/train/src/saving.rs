@@ -1,4 +1,4 @@
-//! Saves checkpoints: the first rank for all, or all ranks side by side if they divide the model.
+//! Saves checkpoints: the first rank alone, or all ranks together if they shard the model.
 
 use super::trainer::{Listener, Trainer};
 use super::{Error, Result, ranks};
@@ -8,11 +8,11 @@ use crate::run::RunFiles;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How often a run tries to save its last checkpoint.
+/// Number of attempts to save the last checkpoint.
 const TRIES: usize = 2;
 
 impl Trainer {
-    /// Saves, once all ranks are ready to. A state that a plugin does not give is for all ranks to deal with.
+    /// Saves once all ranks are ready. If a plugin does not return its state, all ranks handle it together.
     pub(super) fn save_together(&mut self, listener: &mut dyn Listener) -> Result<()> {
         self.or_roll_back(listener, |this| {
             this.plugins.snapshots()?;
@@ -22,7 +22,8 @@ impl Trainer {
         self.save()
     }
 
-    /// Has all ranks write into the run's folder where it is now, if each writes a part of a checkpoint, once the previous one is written.
+    /// If each rank writes a part of a checkpoint, points all ranks at the current path of the run's folder, once the previous checkpoint
+    /// is written.
     ///
     /// # Errors
     /// If a rank does not see the folder, or the previous checkpoint could not be written.
@@ -41,8 +42,8 @@ impl Trainer {
         if self.world.is_first() { Ok(()) } else { self.journal.join_saves(known, self.world.rank()) }
     }
 
-    /// Copies the run's state and writes it in the background: the first rank, and the others their parts, if they have some. Waits for
-    /// a checkpoint that is still being written, so there is never more than one.
+    /// Copies the run's state and writes it in the background; ranks other than the first write their parts, if they have some. Waits for a
+    /// checkpoint in progress, so there is never more than one.
     pub(super) fn save(&mut self) -> Result<()> {
         let step = self.state.global_step;
         let joint = self.learner.is_divided().then(|| self.journal.next_joint_save(step));
@@ -59,7 +60,7 @@ impl Trainer {
         let journal = &self.journal;
         self.collector.before_save(step, &|earlier| journal.has_checkpoint(earlier))?;
         self.learner.check_weights()?;
-        // Only scheduled checkpoints: one that the user requested must not change which one is the best.
+        // Only scheduled checkpoints count: those that the user requests must not change which one is the best.
         if self.saves_at(step) && !self.state.owes_evaluation {
             self.journal.compare_with_best(step);
         }
@@ -73,7 +74,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Records checkpoints that have finished, and saves again if one was lost with the folder's old place.
+    /// Records checkpoints that have finished, and saves again if one was lost when the folder was renamed or removed.
     pub(super) fn after_saves(&mut self, listener: &mut dyn Listener) -> Result<()> {
         self.journal.record_saves(false)?;
         let owes = self.journal.owes_checkpoint();
@@ -101,8 +102,8 @@ impl Trainer {
         self.last_checkpoint()
     }
 
-    /// Returns this rank's last checkpoint once it is on disk; see [`Trainer::final_checkpoint`]. Exchanges nothing with the other ranks,
-    /// of which one may have failed.
+    /// Returns this rank's last checkpoint once it is on disk; see [`Trainer::final_checkpoint`]. Does not communicate, since another rank
+    /// may have failed.
     pub(super) fn last_checkpoint(&mut self) -> Result<PathBuf> {
         let step = self.state.global_step;
         if !self.world.is_first() {
@@ -110,7 +111,7 @@ impl Trainer {
             return Ok(RunFiles(self.journal.path()).checkpoint(step));
         }
         let _task = ProgressTask::new(Activity::Saving);
-        // Parts that ranks share have been written by all of them before, or by none.
+        // Shared parts have already been written by all ranks, or by none.
         let saves_alone = !self.learner.is_divided();
         if saves_alone && !self.journal.has_checkpoint(step) {
             self.save()?;
@@ -123,8 +124,8 @@ impl Trainer {
         self.journal.last_checkpoint(step)
     }
 
-    /// Saves after a failure that all ranks know of. Those that write parts do so in any case, since they don't know whether the first one
-    /// has a checkpoint of this step by now.
+    /// Saves after a failure that all ranks know of. Ranks that write parts always do so, since they don't know whether the first rank
+    /// already has a checkpoint of this step.
     ///
     /// # Errors
     /// If it can't be saved.

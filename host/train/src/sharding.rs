@@ -1,8 +1,8 @@
-//! Divides what training holds of a model among the ranks (ZeRO; Rajbhandari et al. 2020, arXiv 1910.02054).
+//! Shards a model's training state over the ranks (ZeRO; Rajbhandari et al. 2020, arXiv 1910.02054).
 //!
-//! Whole tensors are divided, since some optimizers need them whole, so that each rank gets about as many values. An owner has a
-//! parameter's moments, makes its update, and saves it. From stage 2 on it alone keeps the gradient, to which every backward pass of
-//! every rank adds, and in stage 3 it alone keeps the parameter.
+//! Whole tensors are assigned to owners, since some optimizers need them whole, so that each rank gets about as many values. The owner of a
+//! parameter holds its moments, applies its update and saves it. From stage 2 on, only the owner keeps the gradient, to which every
+//! backward pass of every rank adds; in stage 3, only the owner keeps the parameter.
 
 use crate::config::{ReduceDtype, ZeroStage};
 use crate::dist::{Collectives, OwnedTensor, PendingCollective, ReductionSettings, World};
@@ -14,43 +14,43 @@ use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-/// How parameters are gathered outside of passes that learn: nothing is summed.
+/// Settings for gathering parameters outside of training passes, in which nothing is summed.
 const GATHERING: ReductionSettings = ReductionSettings { dtype: ReduceDtype::Float32, overlap: true };
 
-/// Number of parts whose gradients may wait to be summed while the next one's are computed.
+/// Number of parts whose gradients may wait to be summed while the next part's are computed.
 const SUMS_AHEAD: usize = 1;
 
-/// Divides the models of a run among its ranks.
+/// Assigns the parameters of a run's models to ranks.
 pub(crate) struct Sharding {
     stage: ZeroStage,
-    /// Whether parameters that are not trained are divided, at any stage.
+    /// Whether frozen parameters are sharded, at any stage.
     frozen: bool,
     rank: usize,
-    /// Values that each rank owns.
+    /// Number of values that each rank owns.
     loads: Vec<usize>,
-    /// Models may share tensors.
+    /// Owners of tensors, which models may share.
     owners: HashMap<TensorId, usize>,
-    /// The owners of parameters that are not read yet, by the prefix of their model and by name.
+    /// Owners of parameters that have not been read yet, by the prefix of their model and by name.
     planned: HashMap<(&'static str, String), usize>,
 }
 
-/// What the ranks own of a model.
+/// The shards of a model.
 pub(crate) struct ModelShards {
     stage: ZeroStage,
     rank: usize,
     layers: usize,
-    /// The owner of each parameter, by name.
+    /// Owner of each parameter, by name.
     owners: HashMap<String, usize>,
     parts: BTreeMap<ModelPart, PartTensors>,
 }
 
-/// A parameter by name; none where only other ranks have it.
+/// A parameter by name; the tensor is none if only other ranks have it.
 pub(crate) type LocalParameter<'a> = (String, Option<&'a Tensor>);
 
 /// Tensors of a part of a model.
 #[derive(Default)]
 struct PartTensors {
-    /// Parameters that are trained.
+    /// Trained parameters.
     trained: Vec<OwnedTensor>,
     /// Parameters that only their owner keeps.
     sharded: Vec<OwnedTensor>,
@@ -58,7 +58,7 @@ struct PartTensors {
 }
 
 impl Sharding {
-    /// Divides nothing yet. A single process has everything itself.
+    /// Creates an assignment without models. A single process owns everything.
     pub(crate) fn new(stage: ZeroStage, frozen: bool, world: &World) -> Self {
         let (stage, frozen) = if world.size() == 1 { (ZeroStage::NOTHING, false) } else { (stage, frozen) };
         if stage != ZeroStage::NOTHING || frozen {
@@ -68,13 +68,13 @@ impl Sharding {
         Self { stage, frozen, rank, loads, owners: HashMap::new(), planned: HashMap::new() }
     }
 
-    /// Returns whether ranks share parameters that are trained, or those that are not.
+    /// Returns whether ranks share trained parameters or, if `trained` is false, frozen ones.
     pub(crate) fn shares(&self, trained: bool) -> bool {
         if trained { self.stage.shards_parameters() } else { self.frozen }
     }
 
-    /// Returns the folder of a model that is then read with these sizes and divided under this prefix, such that a rank holds only what it
-    /// owns from the start. `trained` says whether its parameters are.
+    /// Returns the folder of a model that will be read with these sizes and sharded under this prefix, set up so that a rank only reads
+    /// what it owns. `trained` says whether its parameters are trained.
     pub(crate) fn dividing(
         &mut self,
         prefix: &'static str,
@@ -98,7 +98,7 @@ impl Sharding {
         folder.with_resident_matrices(kept)
     }
 
-    /// Takes note of the tensors of a model that was read from [`Sharding::dividing`]: others may share them.
+    /// Records the tensors of a model that was read from [`Sharding::dividing`], since other models may share them.
     pub(crate) fn read(&mut self, prefix: &'static str, weights: &Weights) {
         for (name, t) in weights.named() {
             if let Some(owner) = self.planned.get(&(prefix, name)) {
@@ -107,7 +107,7 @@ impl Sharding {
         }
     }
 
-    /// Divides a model of this prefix, with the gradients of what is trained of it. Parameters that only other ranks keep are freed.
+    /// Shards the model of this prefix, with the gradients of its trained parameters. Parameters that other ranks own are freed.
     pub(crate) fn divide(
         &mut self,
         prefix: &'static str,
@@ -125,7 +125,7 @@ impl Sharding {
             if is_trained {
                 part.trained.push(owned(&name, t));
             }
-            // Vectors, and what is trained beside an adapter, are small and stay where they are.
+            // Vectors, and modules trained along with an adapter, are small and not sharded.
             let is_large = t.dims().len() > 1 && !is_critic_parameter(&name) && !(weights.lora.is_some() && is_trained);
             if self.shares(is_trained) && is_large {
                 part.sharded.push(owned(&name, t));
@@ -140,10 +140,10 @@ impl Sharding {
         Ok(shards)
     }
 
-    /// Chooses the owners of a model's parameters: the largest first, each for the rank that owns least so far.
+    /// Chooses the owners of a model's parameters: the largest first, each assigned to the rank that owns least so far.
     fn owners_of(&mut self, weights: &Weights, trained: &HashSet<&str>) -> HashMap<String, usize> {
         let mut all = weights.named();
-        // What is trained first: it takes several times as much.
+        // Trained parameters come first, since they take several times as much memory.
         all.sort_by_key(|(name, t)| (!trained.contains(name.as_str()), Reverse(t.elem_count())));
         let mut owners = HashMap::new();
         for (name, t) in all {
@@ -155,7 +155,7 @@ impl Sharding {
         owners
     }
 
-    /// Returns the rank that owns least, which gets so many values more.
+    /// Returns the rank that owns least, and assigns it this many further values.
     fn least_loaded(&mut self, values: usize) -> usize {
         let least = least(&self.loads);
         self.loads[least] += values;
@@ -163,7 +163,7 @@ impl Sharding {
     }
 }
 
-/// Returns how many values each of so many ranks owns of parameters of these sizes.
+/// Returns the number of values that each of `ranks` ranks owns of parameters of these sizes.
 pub(crate) fn shares(sizes: &[usize], ranks: usize) -> Vec<usize> {
     let mut loads = vec![0; ranks.max(1)];
     let mut all = sizes.to_vec();
@@ -175,18 +175,18 @@ pub(crate) fn shares(sizes: &[usize], ranks: usize) -> Vec<usize> {
     loads
 }
 
-/// Returns the rank that owns least, the first of several.
+/// Returns the rank that owns least; the first in case of a tie.
 fn least(loads: &[usize]) -> usize {
     (0..loads.len()).min_by_key(|rank| loads[*rank]).unwrap_or_default()
 }
 
 impl ModelShards {
-    /// Returns whether ranks have different things of this model.
+    /// Returns whether this model is sharded.
     pub(super) fn is_divided(&self) -> bool {
         self.stage != ZeroStage::NOTHING
     }
 
-    /// Returns whether every backward pass sums gradients, so that all ranks must make as many passes.
+    /// Returns whether every backward pass sums gradients, so that all ranks must run the same number of passes.
     pub(super) fn sums_each_pass(&self) -> bool {
         self.stage.shards_gradients()
     }
@@ -196,23 +196,23 @@ impl ModelShards {
         self.parts.values().any(|part| !part.sharded.is_empty())
     }
 
-    /// Returns whether this rank owns the parameter of this name: without sharding, each rank does.
+    /// Returns whether this rank owns the parameter of this name; without sharding, every rank does.
     pub(super) fn owns(&self, name: &str) -> bool {
         !self.is_divided() || self.owners.get(name) == Some(&self.rank)
     }
 
-    /// Returns whether every rank has a parameter now and always.
+    /// Returns whether every rank always has a parameter.
     pub(super) fn is_everywhere(&self, t: &Tensor) -> bool {
         !self.parts.values().flat_map(|part| &part.sharded).any(|sharded| sharded.tensor.id() == t.id())
     }
 
-    /// Returns the tensor of a parameter of this name, unless only other ranks have it.
+    /// Returns a parameter with its tensor, unless only other ranks have it.
     pub(super) fn here<'a>(&self, name: String, t: &'a Tensor) -> LocalParameter<'a> {
         let is_here = self.is_everywhere(t) || ops::has_values(t);
         (name, is_here.then_some(t))
     }
 
-    /// Copies what the owners have updated to all ranks, which must have reported in a gathering directly before.
+    /// Sends updated parameters from their owners to all ranks, which must have synchronized directly before.
     pub(super) fn publish(&self, by: &Collectives<'_>) {
         if !self.is_divided() {
             return;
@@ -222,19 +222,19 @@ impl ModelShards {
         by.broadcast(all).wait();
     }
 
-    /// Gathers all parameters on all ranks, which must have reported in a gathering directly before.
+    /// Gathers all parameters on all ranks, which must have synchronized directly before.
     pub(super) fn gather(&self, by: &Collectives<'_>) {
         if self.gathers() {
             by.broadcast(self.parts.values().flat_map(|part| part.sharded.iter().cloned()).collect()).wait();
         }
     }
 
-    /// Frees the parameters that only other ranks keep.
+    /// Frees the parameters that other ranks own.
     pub(super) fn release(&self) -> ops::Result<()> {
         self.parts.values().try_for_each(|part| self.free(&part.sharded))
     }
 
-    /// Frees the gradients that only other ranks keep.
+    /// Frees the gradients that other ranks own.
     pub(super) fn free_gradients(&self) -> ops::Result<()> {
         if !self.sums_each_pass() {
             return Ok(());
@@ -246,8 +246,8 @@ impl ModelShards {
         tensors.iter().filter(|owned| owned.owner != self.rank).try_for_each(|owned| ops::free_values(&owned.tensor))
     }
 
-    /// Runs a pass that learns nothing for each `part` that this rank has, and returns their results. If passes gather parameters, all
-    /// ranks must call this, and a rank with fewer parts takes part in the passes of the others.
+    /// Runs a pass without training for each `part` on this rank, and returns the results. If passes gather parameters, all ranks must call
+    /// this, and a rank with fewer parts takes part in the others' passes.
     ///
     /// # Errors
     /// If a pass fails, or a rank has failed.
@@ -269,19 +269,19 @@ impl ModelShards {
                 let result = parts.next().map(|part| pass(Some(&following), part)).transpose();
                 following.finish(PassDirection::Forward).map_err(Error::from).and(result)
             });
-            // What is in no layer has stayed.
+            // Parameters outside of layers are still gathered.
             self.release()?;
             results.extend(done??);
         }
         Ok(results)
     }
 
-    /// Returns whether a parameter of another model is gathered with those of this one.
+    /// Returns whether a parameter of another model is gathered with this one.
     pub(super) fn gathers_of(&self, other: &Self) -> bool {
         other.parts.values().flat_map(|part| &part.sharded).any(|sharded| !self.is_everywhere(&sharded.tensor))
     }
 
-    /// Follows a pass, which sums its gradients if this `sums`.
+    /// Returns the collective operations of a pass, which sum gradients if `sums`, or if every pass does.
     pub(super) fn follow<'a>(&'a self, by: &'a Collectives<'a>, sums: bool) -> PassCollectives<'a> {
         PassCollectives {
             shards: self,
@@ -294,7 +294,7 @@ impl ModelShards {
         }
     }
 
-    /// Returns what happens in a pass, in order.
+    /// Returns the events of a pass, in order.
     fn events(&self) -> Vec<PassEvent> {
         let layers = (0..self.layers).map(ModelPart::Layer);
         let each = |direction, part| [PassEvent { enters: true, direction, part }, PassEvent { enters: false, direction, part }];
@@ -309,7 +309,7 @@ impl ModelShards {
     }
 }
 
-/// A step of a pass through a model.
+/// An event of a pass: it enters or leaves a part of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PassEvent {
     enters: bool,
@@ -322,17 +322,17 @@ pub(crate) struct PassCollectives<'a> {
     shards: &'a ModelShards,
     by: &'a Collectives<'a>,
     sums: bool,
-    /// All that happens, and what is next.
+    /// All events of the pass; `next` is the index of the next one.
     events: Vec<PassEvent>,
     next: Cell<usize>,
-    /// Parameters of a layer that were requested before it is entered.
+    /// Parameters of a layer that were requested ahead.
     pending: RefCell<Option<(ModelPart, PendingCollective)>>,
-    /// Sums of gradients that may not have been made, so that they take memory where they are not kept.
+    /// Gradient sums that may be incomplete, so that gradients owned by others still take memory.
     sums_ahead: RefCell<VecDeque<PendingCollective>>,
 }
 
 impl PassCollectives<'_> {
-    /// Does what is left of a direction. A rank that has no rows, or where the pass failed, must not keep the others waiting.
+    /// Completes the remaining events of a direction: a rank without rows, or with a failed pass, must not keep others waiting.
     ///
     /// # Errors
     /// If a tensor can't be allocated or freed.
@@ -353,7 +353,7 @@ impl PassCollectives<'_> {
             (false, PassDirection::Forward) => self.shards.free(&tensors.sharded)?,
             (true, PassDirection::Backward) => {
                 if part == ModelPart::Top {
-                    // An output matrix that is the embedding adds to its gradient.
+                    // A tied output matrix adds to the embedding's gradient.
                     return self.begin_gradients(&[ModelPart::Top, ModelPart::Bottom]);
                 }
                 self.gather(part);
@@ -369,7 +369,7 @@ impl PassCollectives<'_> {
         Ok(())
     }
 
-    /// Waits for a part's parameters, and requests those of the part after it.
+    /// Waits for a part's parameters, and requests those of the next part.
     fn gather(&self, part: ModelPart) {
         if !self.shards.gathers() {
             return;
@@ -386,12 +386,12 @@ impl PassCollectives<'_> {
         own.wait();
     }
 
-    /// Returns whether a pass goes on to an event without a loss in between.
+    /// Returns whether an event follows in the same direction, without the loss in between.
     fn continues_to(&self, event: PassEvent) -> bool {
         self.next.get().checked_sub(1).and_then(|now| self.events.get(now)).is_some_and(|now| now.direction == event.direction)
     }
 
-    /// Allocates the gradients of parts where others keep them.
+    /// Allocates the gradients of parts that other ranks own.
     fn begin_gradients(&self, parts: &[ModelPart]) -> model::Result<()> {
         if self.shards.sums_each_pass() {
             let mut ahead = self.sums_ahead.borrow_mut();
@@ -405,7 +405,7 @@ impl PassCollectives<'_> {
         Ok(())
     }
 
-    /// Sums complete gradients: for all ranks, or for their owners.
+    /// Sums complete gradients, on all ranks or on their owners.
     fn sum(&self, gradients: &[OwnedTensor]) {
         if !self.sums || gradients.is_empty() {
             return;

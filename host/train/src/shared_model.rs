@@ -1,4 +1,4 @@
-//! Frozen models that the ranks may share: each keeps a part, and a pass gathers a layer at a time.
+//! Frozen models that ranks may share: each keeps a shard, and a pass gathers one layer at a time.
 
 use super::dist::{Collectives, World};
 use super::model::{self, FrozenModel, PassObserver};
@@ -6,19 +6,19 @@ use super::sharding::{LocalParameter, ModelShards, PassCollectives, Sharding};
 use super::{Result, ops};
 use candle_core::Tensor;
 
-/// A frozen model, which ranks may share.
+/// A frozen model that ranks may share.
 pub(crate) struct SharedModel {
     model: FrozenModel,
     shards: Option<ModelShards>,
 }
 
 impl SharedModel {
-    /// Creates a model that each rank has whole.
+    /// Creates a model that each rank holds as a whole.
     pub(crate) fn new(model: FrozenModel) -> Self {
         Self { model, shards: None }
     }
 
-    /// Divides the model under this prefix: ranks keep parts of it from then on.
+    /// Shards the model under this prefix over the ranks.
     ///
     /// # Errors
     /// If a parameter can't be freed.
@@ -27,24 +27,24 @@ impl SharedModel {
         Ok(Self { shards: Some(shards), ..self })
     }
 
-    /// Returns the model, whose parameters this rank may not have.
+    /// Returns the model, some of whose parameters this rank may lack.
     pub(crate) fn model(&self) -> &FrozenModel {
         &self.model
     }
 
-    /// Returns whether ranks have different parts of it.
+    /// Returns whether the model is sharded.
     pub(crate) fn is_divided(&self) -> bool {
         self.shards.as_ref().is_some_and(ModelShards::gathers)
     }
 
-    /// Returns the parameters that each rank has, by name.
+    /// Returns the parameters that every rank has, by name.
     pub(crate) fn named_everywhere(&self) -> Vec<(String, &Tensor)> {
         let mut all = self.model.weights().named();
         all.retain(|(_, t)| self.shards.as_ref().is_none_or(|shards| shards.is_everywhere(t)));
         all
     }
 
-    /// Returns all parameters by name, with those that this rank has.
+    /// Returns all parameters by name, with the tensors that this rank has.
     pub(crate) fn named_here(&self) -> Vec<LocalParameter<'_>> {
         let all = self.model.weights().named().into_iter();
         all.map(|(name, t)| self.shards.as_ref().map_or((name.clone(), Some(t)), |shards| shards.here(name, t))).collect()
@@ -66,17 +66,17 @@ impl SharedModel {
         }
     }
 
-    /// Follows a pass that other models' passes belong to, if ranks share this one.
+    /// Returns the collective operations of a pass that is part of another model's pass, if ranks share this model.
     pub(crate) fn follow<'a>(&'a self, by: &'a Collectives<'a>) -> Option<PassCollectives<'a>> {
         self.shards.as_ref().filter(|shards| shards.gathers()).map(|shards| shards.follow(by, false))
     }
 
-    /// Frees the parameters that only other ranks keep.
+    /// Frees the parameters that other ranks own.
     pub(crate) fn release(&self) -> ops::Result<()> {
         self.shards.as_ref().map_or(Ok(()), ModelShards::release)
     }
 
-    /// Interpolates between this model, which each rank has whole, and another; see [`FrozenModel::mixed`].
+    /// Interpolates between this model, which must not be sharded, and another; see [`FrozenModel::mixed`].
     ///
     /// # Errors
     /// If the two have different parameters.

@@ -1,4 +1,4 @@
-//! Takes one optimizer step, top to bottom.
+//! Takes one optimizer step, from top to bottom.
 
 use super::collector::CollectionContext;
 use super::phase::Phase;
@@ -51,7 +51,7 @@ impl Trainer {
         Ok(figures)
     }
 
-    /// Adds the metrics of a finished step, over all ranks, to the window, and returns them.
+    /// Merges the metrics of a finished step over all ranks, adds them to the window, and returns them.
     pub(super) fn gather(&mut self, figures: StepMetrics) -> Result<MetricsWindow> {
         let mut own = MetricsWindow::default();
         own.extend(figures.into_metrics());
@@ -61,7 +61,7 @@ impl Trainer {
         Ok(all)
     }
 
-    /// Passes the metrics of the last step to the plugins that observe.
+    /// Passes the metrics of the last step to the plugins that observe steps.
     pub(super) fn observe(&mut self, all: &MetricsWindow) -> Result<()> {
         if !self.plugins.observe_steps() {
             return Ok(());

@@ -1,5 +1,4 @@
-//! What a part of a step reports along with its result: metrics, times and work. Each part returns its own, and the caller merges
-//! them.
+//! Report of a part of a step along with its result: metrics, times and work. Each part returns its own, and the caller merges them.
 
 use crate::metrics::Metric;
 use crate::model::{GenerationCost, PassCost};
@@ -12,17 +11,17 @@ use std::time::Instant;
 pub struct StepWork {
     /// Number of generated completion tokens, over all processes.
     pub generated: u64,
-    /// Number of tokens trained on, a prompt once per completion, over all processes.
+    /// Number of tokens trained on, counting a prompt once per completion, over all processes.
     pub trained: u64,
-    /// Number of tokens that this process ran forward and backward, each prompt once for its completions.
+    /// Number of tokens in this process's forward and backward passes, counting each prompt once for its completions.
     pub packed: u64,
     /// Minimum cost of this process's generation.
     pub generation: GenerationCost,
     /// Minimum cost of this process's forward and backward passes.
     pub passes: PassCost,
-    /// The maximum memory that a pass of this process kept for its backward pass, in bytes.
+    /// Maximum memory that a pass of this process kept for its backward pass, in bytes.
     pub activations: usize,
-    /// The maximum memory of keys and values in a generation of this process, in bytes.
+    /// Maximum memory of keys and values in a generation of this process, in bytes.
     pub caches: usize,
 }
 
@@ -94,21 +93,21 @@ impl StepMetrics {
 /// Turns the times of steps into metrics.
 #[derive(Debug, Default)]
 pub(super) struct StepClock {
-    /// Parts that some step had.
+    /// Parts that any step had so far.
     parts: BTreeSet<&'static str>,
 }
 
 impl StepClock {
-    /// Returns the time of a step in seconds: `step_time`, and the `time/<part>` that add up to it. Also returns tokens per
-    /// second of each of this many `processes`: `perf/throughput` (verl's name) for training and `perf/rollout_throughput` for
-    /// generation. A part that only earlier steps had is reported as zero, so that means over several steps, of which only some
-    /// generate, add up to the mean step.
+    /// Returns the time of a step in seconds: `step_time`, and the `time/<part>` that add up to it. Also returns the tokens per second of
+    /// each of `processes` processes: `perf/throughput` (verl's name) for training and `perf/rollout_throughput` for generation. A part
+    /// that only earlier steps had is reported as zero, so that means over several steps, only some of which generate, add up to the mean
+    /// step.
     pub(super) fn figures(&mut self, step: &StepMetrics, processes: usize) -> Vec<Metric> {
         self.parts.extend(step.seconds.keys());
         let seconds = |part: &str| step.seconds.get(part).copied().unwrap_or(0.0);
         let whole: f64 = step.seconds.values().sum();
         let parts = self.parts.iter().map(|part| Metric::mean(format!("time/{part}"), seconds(part), 1.0));
-        // Weighted by its time, a rate's mean over several steps is that of all their tokens.
+        // Weighted by time, a rate's mean over several steps is that of all their tokens.
         let rate = |name: &str, tokens: u64, seconds: f64| {
             Metric::mean(name, tokens as f64 / seconds.max(f64::MIN_POSITIVE) / processes as f64, seconds)
         };

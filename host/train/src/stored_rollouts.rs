@@ -1,4 +1,4 @@
-//! Rollouts in files: their numbers are tensors, everything else is a list. Checkpoints and the rollout log store them so.
+//! File format of rollouts in checkpoints and in the rollout log: their numbers are tensors, everything else is a list.
 
 use super::model::Architecture;
 use super::ops::support::Support;
@@ -10,11 +10,11 @@ use std::fmt;
 /// Tensors by name.
 pub(super) type RolloutTensors = HashMap<String, Tensor>;
 
-/// What is wrong with a stored rollout.
+/// A fault of a stored rollout.
 pub(super) enum RolloutFault {
-    /// What is listed of it.
+    /// The fault is in the list.
     Listed(String),
-    /// Its numbers.
+    /// The fault is in the numbers.
     Numbers(String),
 }
 
@@ -40,10 +40,10 @@ pub(super) fn without_numbers(rollout: &Rollout) -> Rollout {
     }
 }
 
-/// Adds the tokens of rollouts, and the tokens that could be sampled in place of each, under names that begin with `prefix`.
+/// Stores the tokens of rollouts, and for each the tokens that could have been sampled instead, under names with this `prefix`.
 ///
 /// # Errors
-/// If a tensor can't be made.
+/// If a tensor can't be created.
 pub(super) fn add(rollouts: &[Rollout], prefix: &str, tensors: &mut RolloutTensors) -> candle_core::Result<()> {
     let mut put = |what: &str, values: Vec<u32>| {
         let tensor = Tensor::new(values, &Device::Cpu)?;
@@ -66,10 +66,10 @@ pub(super) fn add(rollouts: &[Rollout], prefix: &str, tensors: &mut RolloutTenso
     put("support/lengths", counts(|support| &support.words))
 }
 
-/// Gives rollouts what [`add`] stored of them.
+/// Restores what [`add`] stored of rollouts.
 ///
 /// # Errors
-/// If it is not there or does not fit.
+/// If it is missing or does not fit.
 pub(super) fn fill(rollouts: &mut [Rollout], prefix: &str, tensors: &mut RolloutTensors) -> Result<(), String> {
     let mut numbers = |what: &str| of_u32(take(tensors, &format!("{prefix}{what}"))?);
     let (tokens, lengths) = (numbers("tokens")?, numbers("lengths")?);
@@ -90,10 +90,10 @@ pub(super) fn fill(rollouts: &mut [Rollout], prefix: &str, tensors: &mut Rollout
     Ok(())
 }
 
-/// Gives rollouts their log-probabilities of sampling, which follow one another in the order of the rollouts.
+/// Distributes flat log-probabilities at sampling over rollouts, in order.
 ///
 /// # Errors
-/// If there are not as many as tokens.
+/// If their number is not that of the tokens.
 pub(super) fn divide(rollouts: &mut [Rollout], logp: &[f32]) -> Result<(), String> {
     let lengths: Vec<u32> = rollouts.iter().map(|rollout| rollout.tokens.len() as u32).collect();
     let mut parts = cut(logp, &lengths, rollouts.len())?;
@@ -101,7 +101,7 @@ pub(super) fn divide(rollouts: &mut [Rollout], logp: &[f32]) -> Result<(), Strin
     Ok(())
 }
 
-/// Returns what is wrong with a rollout that continues this prompt, if anything: its numbers are used as indices.
+/// Returns the fault of a rollout that continues this prompt, if any: its numbers are used as indices.
 pub(super) fn fault_of(rollout: &Rollout, prompt: &[u32], architecture: &Architecture) -> Option<RolloutFault> {
     let listed = |detail: String| Some(RolloutFault::Listed(detail));
     let wrong = |detail: String| Some(RolloutFault::Numbers(detail));
@@ -134,7 +134,7 @@ pub(super) fn fault_of(rollout: &Rollout, prompt: &[u32], architecture: &Archite
     None
 }
 
-/// Cuts flat values into one part per rollout.
+/// Splits flat values into one part per rollout.
 fn cut<'a, T>(values: &'a [T], lengths: &'a [u32], rollouts: usize) -> Result<impl Iterator<Item = &'a [T]>, String> {
     let whole: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
     if lengths.len() != rollouts || whole != values.len() as u64 {
@@ -156,18 +156,18 @@ pub(super) fn take(tensors: &mut RolloutTensors, name: &str) -> Result<Tensor, S
     tensors.remove(name).ok_or_else(|| format!("it has no tensor {name}"))
 }
 
-/// Returns the values of a flat tensor of u32.
+/// Returns the values of a flat u32 tensor.
 ///
 /// # Errors
-/// If it is another tensor.
+/// If it is another kind of tensor.
 pub(super) fn of_u32(tensor: Tensor) -> Result<Vec<u32>, String> {
     tensor.to_vec1::<u32>().map_err(|e| e.to_string())
 }
 
-/// Returns the values of a flat tensor of u8.
+/// Returns the values of a flat u8 tensor.
 ///
 /// # Errors
-/// If it is another tensor.
+/// If it is another kind of tensor.
 pub(super) fn of_u8(tensor: Tensor) -> Result<Vec<u8>, String> {
     tensor.to_vec1::<u8>().map_err(|e| e.to_string())
 }

@@ -49,7 +49,7 @@ pub(super) struct TrainerState {
 
 /// A run: the source of experience, the learner, the plugins and the journal. No part knows the trainer.
 pub struct Trainer {
-    /// The configuration as it is recorded.
+    /// The configuration as recorded.
     pub(super) settings: Rc<RunConfig>,
     pub(super) plan: RunPlan,
     pub(super) world: Rc<World>,
@@ -79,14 +79,14 @@ pub trait Listener {
     fn ended(&mut self);
 }
 
-/// What a step changes before the update: enough to undo one that failed.
+/// State that a step changes before the update, for undoing a failed step.
 struct RollbackPoint {
     state: TrainerState,
     position: Position,
     plugin_states: PluginStates,
 }
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Debug)]
 pub struct RunOutcome {
     /// The run's folder.
@@ -97,25 +97,25 @@ pub struct RunOutcome {
     pub checkpoint: PathBuf,
     /// Whether there was nothing left to do.
     pub idle: bool,
-    /// Whether it was stopped before its last step.
+    /// Whether the run was stopped before its last step.
     pub stopped: bool,
     /// Duration of the run.
     pub took: Duration,
-    /// Whether its dataset has conversations.
+    /// Whether the dataset has conversations.
     pub chat: bool,
-    /// Whether it trained a reward model.
+    /// Whether the run trained a reward model.
     pub scores: bool,
     /// Completions of one prompt before and after training.
     pub samples: Vec<CompletionSample>,
 }
 
 impl Trainer {
-    /// Returns the run's last step.
+    /// Returns the number of the last step.
     pub fn max_steps(&self) -> u64 {
         self.plan.max_steps
     }
 
-    /// Returns the run's steps, and when it pauses to evaluate and to save.
+    /// Returns the run's steps, and those after which it evaluates and saves.
     pub fn calendar(&self) -> Calendar {
         let Periods { save, evaluate, evaluate_from, .. } = self.plan.periods;
         let evaluations = self.evaluation.as_ref().map(|evaluation| {
@@ -135,7 +135,7 @@ impl Trainer {
         }
     }
 
-    /// Returns the number of steps done, which another thread may read while the run goes on.
+    /// Returns the number of completed steps, which other threads may read during the run.
     pub fn steps_done(&self) -> Arc<AtomicU64> {
         self.journal.steps_done()
     }
@@ -173,13 +173,13 @@ impl Trainer {
         change(&mut self.plugins, &mut StepRecorder { journal: &mut self.journal, step, epoch, show: &mut show })
     }
 
-    /// Has the policy write completions of one prompt, to show them.
+    /// Generates a completion of one prompt, to show it.
     fn sample(&mut self, step: u64) -> Result<Option<CompletionSample>> {
         let _whole = self.collector.reads_policy().then(|| self.learner.gather_policy()).transpose()?;
         self.collector.sample(self.learner.policy(), step)
     }
 
-    /// Returns whether all steps are taken, or evaluations have ended the run.
+    /// Returns whether all steps are taken, or early stopping has ended the run.
     pub(super) fn is_over(&self) -> bool {
         self.state.global_step >= self.plan.max_steps || self.state.patience.is_lost(&self.plan.evaluation).is_some()
     }
@@ -214,12 +214,12 @@ impl Trainer {
         {
             self.journal.stops_early(step, evaluations)?;
         }
-        // Before the first step there is nothing to keep.
+        // Before the first step there is nothing to save.
         let checkpoint = if step > 0 { self.final_checkpoint(listener)? } else { self.journal.path().to_owned() };
         self.journal.tidy(step);
         let seconds = self.journal.elapsed().as_secs_f64();
         self.journal.event(&if stopped { RunEvent::Stopped { step, seconds } } else { RunEvent::Finished { step, seconds } })?;
-        // A signal may have reached some ranks meanwhile, and all write samples together.
+        // A signal may have reached only some ranks, and all generate samples together.
         let is_late = stopped || idle || ranks::any(&self.world, stop.load(Ordering::Relaxed))?;
         let after = if is_late { None } else { self.sample(step)? };
         let chat = self.collector.data().prompts().has_chat();
@@ -236,7 +236,7 @@ impl Trainer {
         })
     }
 
-    /// Swaps plugins and takes a step. Returns false if that failed, was undone, and is to be retried.
+    /// Swaps plugins and takes a step. Returns false if the step failed, was undone, and is to be retried.
     fn advance(&mut self, listener: &mut dyn Listener) -> Result<bool> {
         self.record(listener, RunPlugins::swap)?;
         let mark = self.or_roll_back(listener, Self::mark)?;
@@ -259,7 +259,7 @@ impl Trainer {
         Ok(true)
     }
 
-    /// Logs, evaluates and saves if due. Returns whether the run stops here.
+    /// Logs, evaluates and saves if due. Returns whether the run stops after this step.
     fn after_step(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<bool> {
         let step = self.state.global_step;
         self.show_progress();
@@ -292,7 +292,7 @@ impl Trainer {
         Ok(stopped)
     }
 
-    /// Goes on in the folder's new place, if it was renamed; see [`Journal::follow`].
+    /// Follows the run's folder if it was renamed; see [`Journal::follow`].
     pub(super) fn follow(&mut self, saves: bool) -> Result<()> {
         if let Some(now) = self.journal.follow(saves)? {
             self.plugins.follow(&now);
@@ -301,7 +301,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Returns whether the run saves after this step without being asked to.
+    /// Returns whether a regular checkpoint is due after this step.
     pub(super) fn saves_at(&self, step: u64) -> bool {
         step.is_multiple_of(self.plan.periods.save) || step == self.plan.max_steps
     }
@@ -311,19 +311,19 @@ impl Trainer {
         self.journal.show_progress(self.state.global_step, self.plugins.swaps().len() as u64);
     }
 
-    /// Returns the state that a failed step is rolled back to.
+    /// Returns the state for rolling back a failed step.
     fn mark(&mut self) -> Result<RollbackPoint> {
         Ok(RollbackPoint { plugin_states: self.plugins.snapshots()?, state: self.state, position: self.collector.position() })
     }
 
-    /// Undoes a step that failed before its update, so that it can be repeated.
+    /// Undoes a step that failed before its update, so that it can be retried.
     fn undo(&mut self, mark: RollbackPoint) {
         self.state = mark.state;
         self.collector.go_to(mark.position);
         self.plugins.restore(mark.plugin_states);
     }
 
-    /// Rolls back the plugin at fault after a failure that was undone, if it is on trial; returns whether it did.
+    /// Rolls back the plugin at fault after an undone failure, if it is on trial; returns whether it did.
     fn roll_back(&mut self, error: &Error, listener: &mut dyn Listener) -> Result<bool> {
         self.record(listener, |plugins, recorder| plugins.roll_back(error, recorder))
     }
@@ -343,16 +343,16 @@ impl Trainer {
         let step = self.state.global_step;
         if !self.world.is_first() {
             if step > 0 && self.learner.is_divided() && !error.is_of_saving() {
-                // The first rank says what is wrong with a part.
+                // The first rank reports errors of parts.
                 drop(self.save_after_failure());
             }
             return error;
         }
-        // The failure itself is what the user must see, whether or not these succeed.
+        // The user must see the original failure, whether or not these calls succeed.
         let _ = self.journal.event(&RunEvent::Failed { step, reason: error.to_string() });
         if step > 0 && !error.is_of_saving() && !self.journal.has_checkpoint(step) {
             let saved = self.save_after_failure().or_else(|e| match e {
-                // What was learned is worth more than the state of a plugin that keeps it to itself.
+                // What was learned is worth more than the state of a plugin that can't export it.
                 Error::Plugin(_) => {
                     self.plugins.restart_from_exported();
                     self.save_after_failure()

@@ -1,4 +1,4 @@
-//! Who may ask: those who know the address, from a page of this server.
+//! Access control: requests need the secret address and must come from a page of this server.
 
 use crate::api::ApiRefusal;
 use hyper::HeaderMap;
@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::io;
 use subtle::ConstantTimeEq;
 
-/// The header with which requests that change something repeat the token: a page of another origin can't send it.
+/// Header in which requests that change something repeat the token; a page of another origin can't send it.
 pub(crate) const TOKEN: &str = "x-rlhost-token";
 
 /// Returns a random token of 128 bits.
@@ -23,14 +23,14 @@ pub(crate) fn new_token() -> io::Result<String> {
     }))
 }
 
-/// What a request must bring.
+/// Credentials that a request needs.
 pub(crate) struct PageAccess {
     pub token: String,
     pub hosts: AllowedHosts,
 }
 
 impl PageAccess {
-    /// Refuses a request under a name that is not the server's, as from a web page whose name leads here (DNS rebinding).
+    /// Rejects a request for a host name that is not the server's, as from a web page whose name resolves to this machine (DNS rebinding).
     pub fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiRefusal> {
         if self.hosts.allows(host(headers)) {
             return Ok(());
@@ -38,7 +38,7 @@ impl PageAccess {
         Err(ApiRefusal::new(403, "this server does not answer to this Host; use the address that rlhost ui printed"))
     }
 
-    /// Returns the path below the token; refuses one without it.
+    /// Returns the path after the token; rejects a path without it.
     pub fn path<'a>(&self, path: &'a str) -> Result<&'a str, ApiRefusal> {
         let rest = path.strip_prefix('/').unwrap_or(path);
         let (token, rest) = rest.split_once('/').map_or((rest, None), |(token, rest)| (token, Some(rest)));
@@ -48,7 +48,7 @@ impl PageAccess {
         rest.ok_or_else(|| ApiRefusal::new(308, format!("/{token}/")))
     }
 
-    /// Refuses a request to change something that is not from the page itself.
+    /// Rejects a request to change something unless the page itself sent it.
     pub fn check_act(&self, headers: &HeaderMap) -> Result<(), ApiRefusal> {
         let given = headers.get(TOKEN).map_or(&[][..], |value| value.as_bytes());
         if !self.is_token(given) {
@@ -69,7 +69,7 @@ impl PageAccess {
     }
 }
 
-/// Returns the name under which a request has reached the server.
+/// Returns the host name by which a request reached the server.
 fn host(headers: &HeaderMap) -> &str {
     headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
-//! The files of the page, which are part of the binary.
+//! Files of the page, which are embedded in the binary.
 
-/// The library that draws charts, which defines `uPlot`, and the style of its elements.
+/// Chart library, which defines `uPlot`, and its stylesheet.
 pub(crate) const CHART_LIBRARY: &str = include_str!("../vendor/uplot/uPlot.iife.min.js");
 pub(crate) const CHART_STYLE: &str = include_str!("../vendor/uplot/uPlot.min.css");
 
@@ -8,12 +8,12 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const LIBRARY: &str = "uplot.js";
 const STYLE: &str = "text/css; charset=utf-8";
 
-/// A file of the page.
+/// File of the page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asset {
-    /// Its path below the token.
+    /// Path below the token.
     pub path: &'static str,
-    /// Its media type.
+    /// Media type.
     pub kind: &'static str,
     pub text: &'static str,
 }
@@ -24,7 +24,7 @@ macro_rules! asset {
     };
 }
 
-/// All of them.
+/// All files of the page.
 pub(crate) const ASSETS: [Asset; 30] = [
     Asset { path: "", kind: "text/html; charset=utf-8", text: include_str!("../page/index.html") },
     asset!("app.js", SCRIPT),
@@ -58,7 +58,7 @@ pub(crate) const ASSETS: [Asset; 30] = [
     Asset { path: "uplot.css", kind: STYLE, text: CHART_STYLE },
 ];
 
-/// Returns the text of the file at a path; nothing if there is none.
+/// Returns the text of the file at a path; empty if there is none.
 pub(crate) fn text(path: &str) -> &'static str {
     find(path).map_or("", |asset| asset.text)
 }

@@ -1,41 +1,41 @@
-//! What the page needs of the rest of the program.
+//! Interface through which the page uses the rest of the program.
 
 use crate::run::{PluginVersion, RunAction};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// What reads plugins and acts on runs. Errors are messages for the user.
+/// Backend that loads plugins and acts on runs. Errors are messages for the user.
 pub trait PageBackend: Send + Sync + 'static {
-    /// Reads a file as a plugin: a component, or a script. Returns its bytes as a run keeps them.
+    /// Reads a plugin file: a component or a script. Returns the bytes that a run stores.
     ///
     /// # Errors
-    /// If it is neither.
+    /// If the file is neither.
     fn plugin(&self, file: &Path) -> Result<Vec<u8>, String>;
 
-    /// Returns the source of a script in a plugin's bytes; none if they are compiled code.
+    /// Returns the source of a script in a plugin's bytes; `None` for compiled code.
     fn source(&self, bytes: &[u8]) -> Option<String>;
 
     /// Returns the settings of a plugin as fields of a form, in JSON.
     ///
     /// # Errors
-    /// If it can't be loaded.
+    /// If the plugin can't be loaded.
     fn form(&self, plugin: &Path) -> Result<Value, String>;
 
-    /// Sends a plugin's bytes to a running run, to replace the plugin of this name. It gets these settings; without any, those that the
-    /// user gave the plugin before. Returns the request's name, which the event that answers it has.
+    /// Sends a plugin's bytes to a running run, to replace the plugin of this name. The new plugin gets these settings or, if none are
+    /// given, those that the user gave the plugin before. Returns the request's name, which the event with the outcome carries.
     ///
     /// # Errors
     /// If the run is not running, or has no such plugin.
     fn swap(&self, run: &Path, name: &str, bytes: &[u8], settings: Option<&Map<String, Value>>) -> Result<String, String>;
 
-    /// Sends other settings for the plugin of this name to a running run. Returns the request's name, which the events that answer it
-    /// have.
+    /// Sends changed settings of the plugin of this name to a running run. Returns the request's name, which the events with the outcome
+    /// carry.
     ///
     /// # Errors
     /// If the run is not running, or has no such plugin.
     fn configure(&self, run: &Path, name: &str, changes: &PluginChanges) -> Result<String, String>;
 
-    /// Requests something of a running run. Returns the request's name, which the event that answers it has.
+    /// Sends a control request to a running run. Returns the request's name, which the event with the outcome carries.
     ///
     /// # Errors
     /// If the run is not running.
@@ -48,46 +48,46 @@ pub trait PageBackend: Send + Sync + 'static {
     fn rescore(&self, question: &RescoringRequest<'_>) -> Result<Vec<RescoredCompletion>, String>;
 }
 
-/// Other settings of a plugin.
+/// Changes to a plugin's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PluginChanges {
-    /// All of its settings, if they change; one that is missing has its default.
+    /// New settings, which replace all earlier ones; missing ones get their defaults. `None` to leave them unchanged.
     pub settings: Option<Map<String, Value>>,
-    /// The weight of its scores, if that changes.
+    /// New weight of the plugin's scores; `None` to leave it unchanged.
     pub weight: Option<f64>,
 }
 
-/// What would another reward have said?
+/// Request to score recorded completions with another reward.
 pub struct RescoringRequest<'a> {
-    /// The run's folder.
+    /// Folder of the run.
     pub run: &'a Path,
-    /// The file of the plugin that is tried.
+    /// File of the plugin to try.
     pub plugin: &'a Path,
-    /// The reward of the run that it would replace.
+    /// Name of the reward in the run that the plugin would replace.
     pub reward: &'a str,
-    /// The file of the version that the run has now, if it is kept: a swap takes over the settings that are not its defaults.
+    /// File of the run's current version, if it is stored: a swap takes over its settings that differ from the defaults.
     pub current: Option<&'a Path>,
     /// Settings that differ from the run's.
     pub settings: &'a Map<String, Value>,
-    /// Where the first completion's line begins in the file.
+    /// Offset of the first completion's line in the file.
     pub from: u64,
 }
 
 /// A completion with both scores.
 #[derive(Clone, Debug)]
 pub struct RescoredCompletion {
-    /// The step that learned from it first.
+    /// Step that first learned from the completion.
     pub step: u64,
-    /// The row of the dataset.
+    /// Row of the dataset.
     pub row: usize,
     /// Text of the prompt.
     pub prompt: String,
-    /// Its text.
+    /// Text of the completion.
     pub completion: String,
-    /// The version of the reward that scored it.
+    /// Version of the reward that scored the completion.
     pub version: PluginVersion,
-    /// Its score.
+    /// Recorded score.
     pub old: Option<f32>,
-    /// The score of the plugin that is tried.
+    /// Score by the plugin that is tried.
     pub new: Option<f32>,
 }

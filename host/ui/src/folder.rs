@@ -1,4 +1,4 @@
-//! Finds runs: the folder that was given is one, or has some below it.
+//! Finds runs: the given folder is a run, or runs are in folders below it.
 
 use crate::config::printable;
 use crate::run::{RunFiles, is_checkpoint};
@@ -8,24 +8,24 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How deep below the folder runs are looked for, and how many are listed.
+/// Maximum depth of the search for runs, and maximum number of runs.
 const DEEPEST: usize = 3;
 const MOST_RUNS: usize = 2000;
 
-/// Most folders that are looked at.
+/// Maximum number of folders that are searched.
 const MOST_FOLDERS: usize = 20_000;
 
-/// Longest name of a folder, in bytes.
+/// Maximum length of a folder's name, in bytes.
 const LONGEST_NAME: usize = 500;
 
-/// A run's folder, and the name by which the page knows it: its path below the folder that was given.
+/// Folder of a run, and its name on the page: its path below the given folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedRun {
     pub name: String,
     pub path: PathBuf,
 }
 
-/// Returns the runs in a folder, in the order of their names. Links are not followed: they may lead anywhere.
+/// Returns the runs in a folder, sorted by name. Symbolic links are not followed, since they may lead anywhere.
 fn runs(root: &Path) -> Vec<NamedRun> {
     if RunFiles(root).exist() {
         return vec![NamedRun { name: folder_name(root), path: root.to_owned() }];
@@ -37,14 +37,14 @@ fn runs(root: &Path) -> Vec<NamedRun> {
     found
 }
 
-/// How long a list of runs is used again.
+/// Cache lifetime of the list of runs.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// The runs in a folder, as last listed.
+/// List of the runs in a folder.
 pub(crate) struct RunListing {
     root: PathBuf,
     listed: Mutex<(Instant, Arc<Vec<NamedRun>>)>,
-    /// Whether the runs were named, so that others are none of them.
+    /// Whether the list is fixed rather than read from the folder.
     is_fixed: bool,
 }
 
@@ -54,7 +54,7 @@ impl RunListing {
         Self { root, listed, is_fixed: false }
     }
 
-    /// Lists these runs alone.
+    /// Creates a list of exactly these runs.
     pub fn from_runs(runs: Vec<NamedRun>) -> Self {
         Self { root: PathBuf::new(), listed: Mutex::new((Instant::now(), Arc::new(runs))), is_fixed: true }
     }
@@ -64,7 +64,7 @@ impl RunListing {
         &self.root
     }
 
-    /// Returns the runs, listed again after a while.
+    /// Returns the runs; lists them again if the cached list has expired.
     pub fn runs(&self) -> Arc<Vec<NamedRun>> {
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_fixed && (listed.0.elapsed() > FRESH || listed.1.is_empty()) {
@@ -73,7 +73,7 @@ impl RunListing {
         Arc::clone(&listed.1)
     }
 
-    /// Returns the run of a name, which must be one that is listed.
+    /// Returns the folder of the run of this name, which must be in the list.
     pub fn find(&self, name: &str) -> Option<PathBuf> {
         self.runs().iter().find(|found| found.name == name).map(|found| found.path.clone())
     }

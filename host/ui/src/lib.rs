@@ -1,9 +1,9 @@
-//! `rlhost ui`: a page in the browser that shows runs while they train, and steers them if it may.
+//! `rlhost ui`: a page in the browser that shows runs while they train and, if allowed, controls them.
 //!
-//! `api/` answers in JSON what the page asks. It reads runs only through `records`, and only what is new of a file (`live`).
-//! The page itself is plain ES modules in `page/`, part of the binary. `frozen/` puts it into one file with the answers inside: the report
-//! of a run, and a comparison of several. What changes a run, or needs plugins, is a [`PageBackend`], which
-//! the command line implements with what `rlhost swap` and `rlhost replay` do.
+//! `api/` answers the page's requests in JSON. It reads runs only through `records`, and only the new parts of files (`live`). The page
+//! consists of plain ES modules in `page/`, embedded in the binary. `frozen/` writes it with its data into one file: the report of a run,
+//! or a comparison of several. Changing a run and loading plugins is left to a [`PageBackend`], which the command line implements with the
+//! code of `rlhost swap` and `rlhost replay`.
 
 mod access;
 mod api;

@@ -1,4 +1,4 @@
-//! The page's server: who may ask, what is a file of the page, and what is asked of a run.
+//! Server of the page: access control, static files, and the API.
 
 use crate::access::{PageAccess, new_token};
 use crate::api::{ApiRefusal, LiveUpdateStream, PageApi, PageRoute};
@@ -17,14 +17,14 @@ use std::sync::Arc;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// Largest plugin that can be dropped, and memory for all of them at once, in bytes.
+/// Maximum size of a request's body, and memory for all bodies at once, in bytes.
 const LARGEST_BODY: usize = 64 << 20;
 const MOST_BODIES: usize = 128 << 20;
 
-/// Most open connections.
+/// Maximum number of open connections.
 const CONNECTIONS: usize = 256;
 
-/// Nothing but this server's own files runs, styles or is asked, and no other page shows it.
+/// Content security policy: only this server's own files may run, style or be requested, and no other page may embed this one.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -38,30 +38,30 @@ const HEADERS: [(&str, &str); 6] = [
     ("x-frame-options", "DENY"),
 ];
 
-/// Where the page is served, and what it may do.
+/// Address of the server, and what the page may do.
 #[derive(Clone, Debug)]
 pub struct PageServerSettings {
-    /// The folder of a run or of runs.
+    /// Folder of a run, or of several runs.
     pub root: PathBuf,
     /// IP address or host name.
     pub host: String,
     /// Port; 0 picks a free one.
     pub port: u16,
-    /// Whether runs may be acted on.
+    /// Whether the page may control runs.
     pub control: bool,
 }
 
-/// The page of runs, served. Dropping it ends all connections.
+/// Running server of the page. Dropping it closes all connections.
 pub struct PageServer {
     listening: HttpListener,
     token: String,
 }
 
 impl PageServer {
-    /// Listens, and starts to answer.
+    /// Binds the address and starts to answer requests.
     ///
     /// # Errors
-    /// If it can't listen there; names address and port.
+    /// If the address can't be bound; names address and port.
     pub fn start(settings: PageServerSettings, backend: impl PageBackend) -> io::Result<Self> {
         let PageServerSettings { root, host, port, control } = settings;
         let bound = BoundAddress::new(&host, port)?;
@@ -89,7 +89,7 @@ fn limits() -> ConnectionLimits {
     ConnectionLimits { connections: CONNECTIONS, body_bytes: LARGEST_BODY, ..ConnectionLimits::default() }
 }
 
-/// What all connections share.
+/// State shared by all connections.
 struct PageServerState {
     access: PageAccess,
     api: Arc<PageApi>,
@@ -97,7 +97,7 @@ struct PageServerState {
     budget: BodyMemoryBudget,
 }
 
-/// An answer, before it becomes a response.
+/// Answer before it becomes an HTTP response.
 enum PageAnswer {
     File(assets::Asset),
     Json(Value),
@@ -110,7 +110,7 @@ impl HttpService for PageServerState {
         let mut response = match self.answer(request).await {
             Ok(PageAnswer::File(asset)) => {
                 let mut response = full_response(StatusCode::OK, asset.kind, Bytes::from_static(asset.text.as_bytes()));
-                // The address is another after each start.
+                // The address changes with each start.
                 response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
                 response
             }

@@ -1,4 +1,4 @@
-//! The runs that were looked at.
+//! Cache of the runs that were viewed.
 
 use crate::run::{RunFiles, is_running};
 use rlhost_live::LiveRun;
@@ -8,45 +8,45 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Most runs that are kept in memory.
+/// Maximum number of runs in memory.
 const MOST_RUNS: usize = 300;
 
-/// How long one request may read what is new.
+/// Maximum time that one request spends on reading new data.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
-/// What took long to find, and until when it need not be looked for again.
+/// Expensive result, and the time until which it is valid.
 pub(crate) struct ExpiringValue<T> {
     pub value: T,
     pub expires_at: Instant,
 }
 
-/// A report as JSON.
+/// Cached report as JSON.
 #[derive(Clone)]
 pub(crate) struct CachedReport {
     pub value: Arc<Value>,
-    /// Bytes of the events, and how many metrics, it knows.
+    /// Position in the events and number of metrics that the report covers.
     pub events: u64,
     pub metrics: usize,
-    /// When it was begun to be put together, and how long that took.
+    /// When the report was started, and how long it took.
     pub begun: Instant,
     pub took: Duration,
 }
 
-/// A place for what was found.
+/// Cache slot of an expensive result.
 pub(crate) type ExpiringSlot<T> = Arc<Mutex<Option<ExpiringValue<T>>>>;
 
-/// A run that is kept.
+/// Cached run.
 struct StoredRun {
-    /// When it was last looked at.
+    /// Time of the last use.
     used: Instant,
     run: Arc<Mutex<LiveRun>>,
-    /// Why it does not learn, as last looked for.
+    /// Latest diagnosis of why the run does not learn.
     signs: ExpiringSlot<Value>,
-    /// What a report says of it.
+    /// Latest report.
     report: ExpiringSlot<CachedReport>,
 }
 
-/// A run's files at a time: when each was written last, and its length.
+/// Modification times and lengths of a run's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunFilesStamp([Option<(SystemTime, u64)>; 4]);
 
@@ -58,14 +58,14 @@ impl RunFilesStamp {
     }
 }
 
-/// What the table has of a run.
+/// Row of a run in the table.
 #[derive(Clone)]
 pub(crate) struct RunTableRow {
     pub row: Value,
     pub settings: Arc<BTreeMap<String, String>>,
 }
 
-/// The runs that were looked at, by their folders; and the rows of all that have ended, which are small and need not be read again.
+/// Viewed runs by folder, and the rows of all ended runs, which are small and need not be read again.
 #[derive(Default)]
 pub(crate) struct RunStore {
     runs: Mutex<HashMap<PathBuf, StoredRun>>,
@@ -73,33 +73,33 @@ pub(crate) struct RunStore {
 }
 
 impl RunStore {
-    /// Returns a run; forgets the one that was not looked at for longest if there are too many.
+    /// Returns a run; drops the least recently used one if there are too many.
     pub fn run(&self, path: &Path) -> Arc<Mutex<LiveRun>> {
         self.kept(path, |kept| Arc::clone(&kept.run))
     }
 
-    /// Returns the signs of a run as last looked for.
+    /// Returns the slot of a run's diagnosis.
     pub fn signs(&self, path: &Path) -> ExpiringSlot<Value> {
         self.kept(path, |kept| Arc::clone(&kept.signs))
     }
 
-    /// Returns the report of a run as last put together.
+    /// Returns the slot of a run's report.
     pub fn report(&self, path: &Path) -> ExpiringSlot<CachedReport> {
         self.kept(path, |kept| Arc::clone(&kept.report))
     }
 
-    /// Returns whether a run is kept.
+    /// Returns whether a run is cached.
     pub fn has(&self, path: &Path) -> bool {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner).contains_key(path)
     }
 
-    /// Returns the row of a run that has ended, if its files are as they were then.
+    /// Returns the row of an ended run, if its files have not changed.
     pub fn ended(&self, path: &Path) -> Option<RunTableRow> {
         let (stamp, row) = self.ended.lock().unwrap_or_else(PoisonError::into_inner).get(path).cloned()?;
         (stamp == RunFilesStamp::read(path) && is_running(path) != Some(true)).then_some(row)
     }
 
-    /// Keeps the row of a run that has ended; `stamp` is from before its files were read.
+    /// Stores the row of an ended run; `stamp` was taken before its files were read.
     pub fn end(&self, path: &Path, stamp: RunFilesStamp, row: RunTableRow) {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), (stamp, row));
     }
@@ -120,7 +120,7 @@ impl RunStore {
     }
 }
 
-/// Locks a run; what a panic has left is a cache.
+/// Locks a run; after a panic, the data is still usable as a cache.
 pub(crate) fn locked(run: &Mutex<LiveRun>) -> MutexGuard<'_, LiveRun> {
     run.lock().unwrap_or_else(PoisonError::into_inner)
 }

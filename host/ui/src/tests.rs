@@ -1,4 +1,4 @@
-//! The page's server, asked over HTTP.
+//! Tests of the page's server over HTTP.
 
 use crate::backend::{PageBackend, PluginChanges, RescoredCompletion, RescoringRequest};
 use crate::run::{PluginVersion, RunAction, RunFiles};
@@ -11,10 +11,10 @@ use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A name and a text that would be markup, and hide something.
+/// Text with markup and hidden characters.
 const HOSTILE: &str = "<script>alert(1)</script>\u{202e}\u{1b}[31m";
 
-/// A backend without plugins: what is sent comes back.
+/// Backend without plugins that echoes what it is sent.
 pub(crate) struct EchoBackend;
 
 impl PageBackend for EchoBackend {
@@ -59,7 +59,7 @@ impl PageBackend for EchoBackend {
     }
 }
 
-/// A folder of runs, served.
+/// Folder of runs and its server.
 struct ServedRuns {
     root: TempDir,
     page: PageServer,
@@ -86,7 +86,7 @@ impl ServedRuns {
         Self { root, page }
     }
 
-    /// Writes a run with these lines of its files.
+    /// Writes a run with these lines in its files.
     fn run(&self, name: &str, events: &[Value], metrics: &[Value], completions: &[Value]) {
         let run = self.root.path().join(name);
         fs::create_dir_all(&run).unwrap();
@@ -109,7 +109,7 @@ impl ServedRuns {
         stream
     }
 
-    /// Sends a request as it is, with more headers.
+    /// Sends a raw request with additional headers.
     fn raw(&self, line: &str, headers: &str, body: &[u8]) -> PageResponse {
         let host = if headers.contains("host:") { String::new() } else { format!("host: {}\r\n", self.page.address()) };
         let mut text = String::new();
@@ -227,7 +227,7 @@ fn hostile_names_and_texts_are_shown_as_they_are() {
     let all =
         ["api/run?run=a", "api/completions?run=a", "api/plugins?run=a", "api/group?run=a&id=0"].map(|path| served.get(path).body);
     assert!(all.iter().all(|body| !body.contains('\u{202e}') && !body.contains("\\u001b")), "{all:?}");
-    // A plugin's name or hash leads to no file outside of the run.
+    // A plugin's name or hash can't name a file outside the run.
     for query in ["plugin=..%2F..%2Fx&hash=abababababab", "plugin=..%2F..%2Fx&hash=..", "plugin=a&hash=0", "plugin=a"] {
         assert!(matches!(served.get(&format!("api/source?run=a&{query}")).status, 400 | 404), "{query}");
     }
@@ -247,7 +247,7 @@ fn a_story_is_told_again_after_an_event() {
     let swapped = json!({"event": "plugin_swapped", "plugin": "r", "from": "aa", "to": "bb", "step": 2});
     let file = RunFiles(&served.root.path().join("a")).events();
     File::options().append(true).open(file).unwrap().write_all(format!("{swapped}\n").as_bytes()).unwrap();
-    // It rests for twice as long as it took.
+    // The result is cached for twice as long as it took.
     let marks = (0..2000).find_map(|_| {
         std::thread::sleep(Duration::from_millis(5));
         let marks = served.get("api/story?run=a").json()["marks"].take();
@@ -337,7 +337,7 @@ fn what_is_appended_to_a_run_is_streamed() {
     assert_eq!(next("events")[0]["text"], "careful");
     append(&RunFiles(&run).completions(), &format!("{}\n", completion(1, "second", 2.0)));
     assert_eq!(next("completions"), json!({"all": 2, "newest": 1}));
-    // A resume has cut the file off.
+    // A resume has truncated the file.
     fs::write(RunFiles(&run).metrics(), "{\"step\":1,\"time\":9,\"reward\":7}\n").unwrap();
     assert_eq!(next("reload"), json!(true));
 }
@@ -368,14 +368,14 @@ fn acts_need_control_and_come_from_the_page() {
     assert_eq!((&answer["differing"], &answer["comparison"]["new_mean"]), (&json!(1), &json!(1.0)));
     assert_eq!(served.post("api/what-if?run=a&plugin=r&file=better.py&settings=7", b"x").status, 400);
 
-    // The bytes of a version are sent again, if the run keeps them.
+    // The bytes of a version are sent again, if the run has stored them.
     assert_eq!(served.post("api/roll-back?run=a&plugin=r&hash=abababababab", b"").status, 404);
     let plugins = RunFiles(&served.root.path().join("a")).plugins();
     fs::create_dir(&plugins).unwrap();
     fs::write(plugins.join(format!("r-{}.wasm", "ab".repeat(8))), "older").unwrap();
     let older = |version: &str| served.post(&format!("api/roll-back?run=a&plugin=r&hash=abababababab{version}"), b"");
     assert_eq!(older("").json()["request"], "r@a:older {\"x\":1}");
-    // With the settings that it had.
+    // The version's own settings are sent, too.
     let swapped = json!({
         "event": "plugin_swapped", "plugin": "r", "from": "ab".repeat(32), "to": "ab".repeat(32), "from_settings": "cd", "to_settings": "ef",
         "step": 2, "config": {"x": 2, "y": null},
@@ -393,7 +393,7 @@ fn acts_need_control_and_come_from_the_page() {
         (served.get("api/steer?run=a&action=stop").status, reading.post("api/steer?run=a&action=stop", b"").status),
         (405, 403)
     );
-    // Settings are those in force with what changes.
+    // The settings in force are sent with the changes applied.
     let configured = |body: &[u8]| served.post("api/configure?run=a&plugin=r", body);
     assert_eq!(configured(b"{\"weight\": 2}").json()["request"], "r@a:null Some(2.0)");
     assert_eq!(configured(b"{\"settings\": {\"z\": 7}}").json()["request"], "r@a:{\"x\":2,\"z\":7} None");

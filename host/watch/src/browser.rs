@@ -1,4 +1,4 @@
-//! The newest completions, one of which is chosen.
+//! The list of the newest completions, in which one can be selected.
 
 use crate::config::words::{count, counted, number};
 use crate::text;
@@ -6,17 +6,17 @@ use rlhost_live::{CompletionEntry, CompletionIndex, line_at};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Most completions whose texts are kept.
+/// Maximum number of completions whose texts are in memory.
 const MOST_CARDS: usize = 200;
 
-/// Longest excerpt of a text, in bytes, and most scores that are shown.
+/// Maximum length of an excerpt of a text, in bytes, and maximum number of scores shown.
 const LONGEST_EXCERPT: usize = 1000;
 const MOST_SCORES: usize = 50;
 
-/// Which completions are shown.
+/// The selection in the list of completions.
 #[derive(Default)]
 pub(crate) struct CompletionBrowser {
-    /// The number of the chosen one; none if it is always the newest.
+    /// Number of the selected completion; `None` to follow the newest.
     chosen: Option<usize>,
     generation: u64,
     cards: BTreeMap<usize, CompletionCard>,
@@ -25,34 +25,34 @@ pub(crate) struct CompletionBrowser {
 /// A completion in the list.
 #[derive(Clone, Debug)]
 pub(crate) struct CompletionCard {
-    /// Step, reward, length, and the scores of its rewards.
+    /// Step, reward, length, and the scores of the rewards.
     pub figures: String,
     pub prompt: String,
     pub completion: String,
 }
 
 impl CompletionBrowser {
-    /// Forgets what was read if completions that were there are no longer.
+    /// Clears the cached texts if completions have been removed.
     pub fn follow(&mut self, completions: &CompletionIndex) {
         if completions.generation != self.generation {
             *self = Self { generation: completions.generation, ..Self::default() };
         }
     }
 
-    /// Returns the number of the chosen one, of so many; none if there is none.
+    /// Returns the number of the selected completion out of `all`; `None` if there are none.
     pub fn chosen(&self, all: usize) -> Option<usize> {
         let newest = all.checked_sub(1)?;
         Some(self.chosen.map_or(newest, |chosen| chosen.min(newest)))
     }
 
-    /// Chooses an older one, or a newer one if `by` is negative.
+    /// Selects an older completion, or a newer one if `by` is negative.
     pub fn go(&mut self, by: i64, all: usize) {
         let Some(now) = self.chosen(all) else { return };
         let to = (now as i64).saturating_sub(by).clamp(0, all as i64 - 1) as usize;
         self.chosen = Some(to).filter(|to| to + 1 < all);
     }
 
-    /// Returns so many completions with their numbers, newer ones first, among them the chosen one.
+    /// Returns up to `most` completions with their numbers, newest first, including the selected one.
     pub fn cards(&mut self, completions: &CompletionIndex, most: usize) -> Vec<(usize, CompletionCard)> {
         let all = completions.entries.len();
         let Some(chosen) = self.chosen(all) else { return Vec::new() };
@@ -80,7 +80,7 @@ impl CompletionBrowser {
     }
 }
 
-/// Returns a line as an object.
+/// Parses a line as an object.
 pub(crate) fn parsed(line: &[u8]) -> Option<Map<String, Value>> {
     serde_json::from_slice(line).ok()
 }
@@ -93,7 +93,7 @@ impl CompletionCard {
             format!("{} {score}", text::line(name, LONGEST_EXCERPT))
         };
         let scores: Vec<String> = scores.map(score).collect();
-        // The sum of one is that one.
+        // With a single score, the sum equals it.
         let reward = reward(entry).filter(|_| scores.len() != 1);
         let figures = [figures(entry)].into_iter().chain(reward).chain(scores);
         let excerpt = |key: &str| text::line(line.get(key).and_then(Value::as_str).unwrap_or_default(), LONGEST_EXCERPT);
@@ -105,13 +105,13 @@ impl CompletionCard {
     }
 }
 
-/// Says which step learns from a completion first, and how long it is.
+/// Describes the first step that trains on a completion, and the completion's length.
 pub(crate) fn figures(entry: &CompletionEntry) -> String {
     let end = if entry.cut_off { ", cut off" } else { "" };
     format!("step {}  {}{end}", count(entry.step), counted(entry.tokens.into(), "token"))
 }
 
-/// Names the sum of a completion's scores, each times its reward's weight.
+/// Describes the sum of a completion's scores, each times its reward's weight.
 pub(crate) fn reward(entry: &CompletionEntry) -> Option<String> {
     entry.reward.is_finite().then(|| format!("reward {}", number(entry.reward.into())))
 }

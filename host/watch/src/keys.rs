@@ -1,13 +1,13 @@
-//! What keys do.
+//! Handles keys.
 
 use crate::swap_dialog::SwapDialog;
 use crate::view::{Dialog, KeyEffect, Panel, View};
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// Completions and events that a page key moves by.
+/// Number of completions and events by which the page keys move.
 const PAGE: i64 = 10;
 
-/// Keys, as the help shows them, with what they do.
+/// Keys with their effects, as shown in the help.
 pub(crate) const KEYS: [(&str, &str); 10] = [
     ("left right, Tab", "other metrics"),
     ("up down, PgUp PgDn", "older and newer completions"),
@@ -22,9 +22,9 @@ pub(crate) const KEYS: [(&str, &str); 10] = [
 ];
 
 impl View {
-    /// Takes a key.
+    /// Handles a key.
     pub fn press(&mut self, key: KeyEvent) -> KeyEffect {
-        // Some keyboards' third level is both.
+        // Both modifiers together are AltGr on some keyboards.
         let with_control = key.modifiers.contains(KeyModifiers::CONTROL) && !key.modifiers.contains(KeyModifiers::ALT);
         if with_control && key.code == KeyCode::Char('c') {
             return KeyEffect::Quit;
@@ -55,7 +55,7 @@ impl View {
             KeyCode::Right | KeyCode::Tab => self.turn(1),
             KeyCode::Left | KeyCode::BackTab => self.turn(-1),
             KeyCode::Enter if self.only != Some(Panel::Events) => self.open(),
-            // Events have the newest at their end.
+            // Events have the newest at the bottom.
             _ if self.only == Some(Panel::Events) => self.scroll_events(-distance(key).unwrap_or(0)),
             _ => {
                 let all = self.completions();
@@ -92,7 +92,7 @@ impl View {
     }
 }
 
-/// Returns how far down a list a key goes.
+/// Returns how far down a list a key moves.
 fn distance(key: KeyCode) -> Option<i64> {
     match key {
         KeyCode::Up | KeyCode::Char('k') => Some(-1),

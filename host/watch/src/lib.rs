@@ -1,8 +1,8 @@
-//! `rlhost watch`: one run in the terminal, while it trains or afterwards, and swaps of its plugins.
+//! `rlhost watch`: shows one run in the terminal, while it trains or afterwards, and swaps its plugins.
 //!
-//! [`watch`] takes turns: it reads what is new of the run's files (`watched_run`), draws if anything changed (`draw/`), and takes keys
-//! (`keys`), which change what is shown (`view`). What swaps plugins is a [`WatchBackend`], which the command line implements with what
-//! `rlhost swap` does. Everything from the run is outside text, made printable in `text` before it becomes part of a picture.
+//! [`watch`] is a loop: it reads new lines of the run's files (`watched_run`), draws if anything changed (`draw/`), and handles keys
+//! (`keys`), which change the view (`view`). A [`WatchBackend`] swaps plugins; the command line implements it with the code of `rlhost
+//! swap`. All text from the run is untrusted; `text` makes it printable before it is drawn.
 
 mod backend;
 mod browser;
@@ -31,20 +31,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use view::{KeyEffect, View};
 
-/// Time between two looks at the files, while nobody presses a key.
+/// Interval between two reads of the files while no key is pressed.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How long one look may read before keys are taken and what was read is drawn.
+/// Maximum time of one read before keys are handled and the new data is drawn.
 const PATIENCE: Duration = Duration::from_millis(60);
 
-/// Shows the run in this folder until the user quits or `stopped` is set. The terminal is as it was before when this returns, also if it
-/// panics.
+/// Shows the run in this folder until the user quits or `stopped` is set. Restores the terminal before returning, also on a panic.
 ///
 /// # Errors
 /// If the terminal can't be read or written.
 pub fn watch(run: &Path, look: TerminalTheme, backend: impl WatchBackend, stopped: &AtomicBool) -> io::Result<()> {
     let mut view = View::new(run, look, backend);
-    // There is something to see at once; a large run fills in.
+    // Shows something at once; a large run is read in several rounds.
     view.refresh(PATIENCE);
     let mut screen = Screen::open()?;
     screen.draw(|frame| draw::draw(frame, &mut view))?;
@@ -52,7 +51,7 @@ pub fn watch(run: &Path, look: TerminalTheme, backend: impl WatchBackend, stoppe
         let wait = if view.watched.is_read { LOOK } else { Duration::ZERO };
         let mut is_changed = false;
         if event::poll(wait)? {
-            // All that are there, so that a pasted text is drawn once.
+            // All pending keys, so that a pasted text is drawn once.
             loop {
                 match event::read()? {
                     Event::Key(key) if key.kind != KeyEventKind::Release => {

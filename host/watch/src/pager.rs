@@ -1,4 +1,4 @@
-//! One completion with all that is known of it.
+//! Shows one completion in full.
 
 use crate::browser::{figures, parsed, reward};
 use crate::config::words::{count, number};
@@ -7,25 +7,25 @@ use crate::text;
 use rlhost_live::{CompletionEntry, CompletionIndex, line_at};
 use serde_json::{Map, Value};
 
-/// Longest texts that are shown, in bytes.
+/// Maximum length of texts shown, in bytes.
 const LONGEST_TEXT: usize = 200_000;
 const LONGEST_NAME: usize = 400;
 
-/// Most messages of an episode, and most rewards and values that are shown.
+/// Maximum number of messages of an episode, and of rewards and values, shown.
 const MOST_MESSAGES: usize = 400;
 const MOST_VALUES: usize = 200;
 
-/// A completion that is shown whole.
+/// A completion shown in full.
 pub(crate) struct CompletionPager {
-    /// Its number.
+    /// Number of the completion.
     pub number: usize,
     lines: Vec<PagerRow>,
-    /// The lines in rows of this width.
+    /// Width to which the lines are wrapped.
     width: usize,
     rows: Vec<PagerRow>,
-    /// The first row that is shown.
+    /// First row shown.
     from: usize,
-    /// How many rows were last shown.
+    /// Number of rows last shown.
     height: usize,
 }
 
@@ -47,13 +47,13 @@ impl CompletionPager {
         Some(Self { number, lines, width: 0, rows: Vec::new(), from: 0, height: 0 })
     }
 
-    /// Scrolls by so many rows.
+    /// Scrolls by this many rows.
     pub fn scroll(&mut self, by: i64) {
         let last = self.rows.len().saturating_sub(self.height) as i64;
         self.from = (self.from as i64).saturating_add(by).clamp(0, last.max(0)) as usize;
     }
 
-    /// Returns the number of rows that were last shown.
+    /// Returns the number of rows last shown.
     pub fn page(&self) -> i64 {
         self.height.max(1) as i64
     }
@@ -72,7 +72,7 @@ impl CompletionPager {
         &self.rows[self.from..self.rows.len().min(self.from + height)]
     }
 
-    /// Returns how much of it is above the end of what is shown, in percent.
+    /// Returns the part of the text above the end of the visible rows, in percent.
     pub fn seen(&self) -> usize {
         (self.from + self.height).min(self.rows.len()) * 100 / self.rows.len().max(1)
     }
@@ -101,7 +101,7 @@ fn described(entry: &CompletionEntry, line: &Map<String, Value>) -> Vec<PagerRow
     rows.extend(section("Prompt", line.get("prompt")));
     let messages = line.get("messages").and_then(Value::as_array);
     match messages {
-        // The completion's text is what the messages have, turn by turn.
+        // The messages already contain the completion's text, turn by turn.
         Some(messages) => {
             for message in messages.iter().take(MOST_MESSAGES) {
                 let role = message.get("role").and_then(Value::as_str).unwrap_or("message");
@@ -120,7 +120,7 @@ fn described(entry: &CompletionEntry, line: &Map<String, Value>) -> Vec<PagerRow
     rows
 }
 
-/// Lists what each reward said, and its version.
+/// Lists each reward's score and version.
 fn scores(line: &Map<String, Value>) -> Vec<PagerRow> {
     let versions = line.get("plugins").and_then(Value::as_object);
     let scores = line.get("rewards").and_then(Value::as_object).into_iter().flatten().take(MOST_VALUES);
@@ -134,7 +134,7 @@ fn scores(line: &Map<String, Value>) -> Vec<PagerRow> {
     scores.map(row).collect()
 }
 
-/// Names a value that most completions don't have.
+/// Describes a value that most completions lack.
 fn value(line: &Map<String, Value>, key: &str, title: &str) -> Option<PagerRow> {
     let value = line.get(key).filter(|value| !value.is_null())?;
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);

@@ -1,4 +1,4 @@
-//! The terminal, which is as it was before once this is done with it.
+//! The terminal's screen, which is restored afterwards.
 
 use ratatui_core::terminal::{Frame, Terminal};
 use ratatui_crossterm::CrosstermBackend;
@@ -11,17 +11,17 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Whether the screen is ours.
+/// Whether the screen is taken over.
 static OPEN: AtomicBool = AtomicBool::new(false);
 
-/// The screen of the terminal. Dropping it restores what was there.
+/// The screen of the terminal. Dropping it restores the previous contents.
 pub(crate) struct Screen(Terminal<CrosstermBackend<Stdout>>);
 
 impl Screen {
-    /// Takes the screen.
+    /// Takes over the screen.
     ///
     /// # Errors
-    /// If the terminal does not let it.
+    /// If the terminal does not support that.
     pub fn open() -> io::Result<Self> {
         restore_on_panic();
         OPEN.store(true, Ordering::SeqCst);
@@ -34,10 +34,10 @@ impl Screen {
         Ok(Self(opened?))
     }
 
-    /// Draws a picture.
+    /// Draws a frame.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// If the terminal can't be written.
     pub fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         self.0.draw(picture).map(drop)
     }
@@ -49,17 +49,17 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the screen back, once.
+/// Restores the screen, once.
 fn restore() {
     if OPEN.swap(false, Ordering::SeqCst) {
-        // Where the terminal is gone, nothing is left to restore.
+        // If the terminal is gone, there is nothing to restore.
         let _ = disable_raw_mode();
         let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
     }
 }
 
-/// Gives the screen back before a panic of this thread is reported, which nobody would see otherwise. What another thread says of its
-/// panic would be drawn over the picture; whoever waits for it reports that it ended.
+/// Restores the screen before a panic of this thread is reported, since the report would be invisible otherwise. Another thread's report is
+/// suppressed, because it would be drawn over the frame; whoever waits for that thread reports its end.
 fn restore_on_panic() {
     static ONCE: Once = Once::new();
     let own = thread::current().id();

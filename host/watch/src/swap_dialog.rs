@@ -1,4 +1,4 @@
-//! A swap, from the choice of a plugin to the run's answer.
+//! The dialog of a swap, from choosing a plugin to the run's answer.
 
 use crate::backend::{SwapReply, WatchBackend};
 use crate::config::STACK;
@@ -8,35 +8,35 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 
-/// Longest path that can be typed, and longest answer that is shown, in bytes.
+/// Maximum length of a path that can be typed, and of an answer shown, in bytes.
 const LONGEST_PATH: usize = 4096;
 const LONGEST_ANSWER: usize = 20_000;
 
-/// How far a swap is.
+/// The stage of a swap.
 pub(crate) enum SwapDialog {
-    /// A plugin is being chosen.
+    /// The user is choosing a plugin.
     Choosing { names: Vec<String>, at: usize },
-    /// The file that replaces it is being typed.
+    /// The user is typing the path of the file that replaces the plugin.
     Typing { name: String, file: String },
-    /// It was sent.
+    /// The file was sent.
     Waiting { name: String, file: String, answer: Receiver<Result<SwapReply, String>> },
-    /// The run has answered, or there is no need to ask it.
+    /// The run has answered, or the swap can't be sent.
     Notice(SwapNotice),
 }
 
-/// What became of a swap.
+/// The outcome of a swap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SwapNotice {
-    /// A sentence.
+    /// Outcome in one sentence.
     pub title: String,
     pub is_good: bool,
     pub lines: Vec<String>,
-    /// The first line that is shown.
+    /// First line shown.
     pub from: usize,
 }
 
 impl SwapDialog {
-    /// Begins a swap of one of these plugins, or says why there can't be one.
+    /// Begins a swap of one of these plugins, or explains why none is possible.
     pub fn begin(names: Vec<String>, is_running: bool) -> Self {
         let refused = |title: &str, line: &str| Self::Notice(SwapNotice::new(title, false, line));
         match (is_running, names.is_empty()) {
@@ -65,14 +65,14 @@ impl SwapDialog {
         }
     }
 
-    /// Removes the last character of the path, or all.
+    /// Removes the last character of the path, or all characters.
     pub fn erase(&mut self, is_all: bool) {
         if let Self::Typing { file, .. } = self {
             file.truncate(if is_all { 0 } else { file.char_indices().next_back().map_or(0, |(at, _)| at) });
         }
     }
 
-    /// Goes on to the next stage; returns none once it is over.
+    /// Moves to the next stage. Returns `None` after the last one.
     pub fn next(self, run: &Path, backend: &Arc<dyn WatchBackend>) -> Option<Self> {
         match self {
             Self::Choosing { mut names, at } => Some(Self::Typing { name: names.swap_remove(at), file: String::new() }),
@@ -83,13 +83,13 @@ impl SwapDialog {
         }
     }
 
-    /// Sends a file to the run, and waits for the answer elsewhere.
+    /// Sends a file to the run, and waits for the answer on another thread.
     fn send(run: &Path, name: String, file: String, backend: Arc<dyn WatchBackend>) -> Self {
         let (sender, answer) = channel();
         let asked = (run.to_owned(), name.clone(), file.trim().to_owned());
         let ask = move || {
             let (run, name, file) = asked;
-            // Nobody listens any more if the user has cancelled.
+            // Nobody is listening if the user has cancelled.
             let _ = sender.send(backend.swap(&run, &name, &file));
         };
         match thread::Builder::new().name("swap".into()).stack_size(STACK).spawn(ask) {
@@ -98,7 +98,7 @@ impl SwapDialog {
         }
     }
 
-    /// Looks for the answer. Returns whether it has come.
+    /// Checks for the answer. Returns whether it has arrived.
     pub fn poll(&mut self) -> bool {
         let Self::Waiting { name, answer, .. } = self else { return false };
         let outcome = match answer.try_recv() {

@@ -1,4 +1,4 @@
-//! The view of made-up runs, drawn on a screen in memory.
+//! Tests the view of made-up runs, drawn on a screen in memory.
 
 use crate::backend::{SwapReply, WatchBackend};
 use crate::config::is_hidden;
@@ -19,10 +19,10 @@ use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Longer than any look takes.
+/// Longer than any read takes.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A text that would do anything to a terminal, and wide and marked characters.
+/// A text with all kinds of terminal control sequences, and with wide and combining characters.
 const HOSTILE: &str = "\x1b[2J\x1b]0;owned\x07\u{9b}31m \u{202e}desrever\u{2066} a\u{200d}\u{301}\u{301}\u{301}\u{301}\u{301}\u{301}\u{301} \
     \u{4e16}\u{754c}\u{1f980} \u{5e9}\u{5dc}\r\n\tx";
 
@@ -31,7 +31,7 @@ const PLAIN: TerminalTheme = TerminalTheme { color: false, braille: true };
 /// The folder of a run.
 struct WatchTestRun {
     folder: TempDir,
-    /// Held while it is running.
+    /// Held while the run is running.
     lock: Option<RunLock>,
 }
 
@@ -66,7 +66,7 @@ impl WatchTestRun {
         run
     }
 
-    /// One whose reward was swapped at step 100 and rolled back at 200, after 300 steps.
+    /// Creates a run whose reward was swapped at step 100 and rolled back at 200, after 300 steps.
     fn swapped() -> Self {
         let run = Self::running();
         run.add_metrics(1..=300);
@@ -193,7 +193,7 @@ fn an_ordinary_terminal_shows_all_parts_of_a_run() {
     assert!(shown.iter().any(|row| row.ends_with("02ab      -0.2794      3")), "{all}");
     assert!(all.contains("step 200: plugin rolled back  length: 01ab rolled back to 02ab"), "{all}");
     assert!(shown[23].starts_with("? help  q quit  s swap"), "{all}");
-    // The curves leave no gap, and rise and fall.
+    // The curves are continuous, and rise and fall.
     let curve: Vec<&String> = shown[3..10].iter().collect();
     assert!(curve.iter().all(|row| row.chars().any(is_braille)), "{all}");
 }
@@ -212,7 +212,7 @@ fn swaps_and_rollbacks_are_marked_where_they_were() {
     let share = |at: usize| (at - start) as f64 / (59 - start) as f64;
     assert!((share(swap) - 99.0 / 299.0).abs() < 0.02 && (share(back) - 199.0 / 299.0).abs() < 0.02, "{swap} {back}: {all}");
     assert_eq!((below[swap], below[back]), ('\u{250a}', '\u{250a}'), "{all}");
-    // What a resume undid is not marked.
+    // A change that a resume undid is not marked.
     run.add_event(&json!({"event": "resumed", "step": 150, "max_steps": 400}));
     view.refresh(PATIENCE);
     let top = &rows(&mut view, 60, 24)[3];
@@ -231,7 +231,7 @@ fn another_metric_is_chosen_by_a_key() {
     assert_eq!(first(&mut view), "kl");
     press(&mut view, &[KeyCode::Left, KeyCode::BackTab, KeyCode::Left]);
     assert_eq!(first(&mut view), "time/reward");
-    // It stays chosen when others appear.
+    // The metric stays selected when others appear.
     run.append(&RunFiles(run.path()).metrics(), "{\"step\":301,\"aaa\":1,\"zzz\":1,\"time/reward\":0.5}\n");
     assert!(view.refresh(PATIENCE));
     assert_eq!(first(&mut view), "time/reward");
@@ -363,7 +363,7 @@ fn a_hundred_thousand_completions_are_browsed_from_the_newest_to_the_oldest() {
     run.add_metrics(1..=50_000);
     run.add_completions((0..100_000).map(|i| (1 + i / 2, "Once", if i == 0 { "the very first" } else { "another" })));
     let mut view = View::new(run.path(), PLAIN, FakeWatchBackend);
-    // The first look is short, and has something to show.
+    // The first read is short, and has something to show.
     view.refresh(Duration::ZERO);
     let all = picture(&mut view, 80, 24);
     assert!(!view.watched.is_read && all.contains("reading: 0%") && all.chars().any(is_braille), "{all}");
@@ -376,7 +376,7 @@ fn a_hundred_thousand_completions_are_browsed_from_the_newest_to_the_oldest() {
         all.contains("99,997 of 100,000") && all.contains("> step 49,999") && !all.contains("step 50,000  5 tokens"),
         "{all}"
     );
-    // It stays where it is while more arrive.
+    // The selection stays where it is while more completions arrive.
     run.add_completions([(50_001, "Once", "later")].into_iter());
     view.refresh(PATIENCE);
     assert!(picture(&mut view, 80, 24).contains("99,997 of 100,001"));
@@ -385,7 +385,7 @@ fn a_hundred_thousand_completions_are_browsed_from_the_newest_to_the_oldest() {
     assert!(all.contains("completion  1 of 100,001  seen 100%") && all.contains("the very first"), "{all}");
     press(&mut view, &[KeyCode::Esc, KeyCode::Home]);
     assert!(picture(&mut view, 80, 24).contains("> step 50,001"));
-    // A resume takes the last steps again.
+    // A resume repeats the last steps.
     run.add_completions([(49_000, "Once", "again")].into_iter());
     view.refresh(PATIENCE);
     assert!(picture(&mut view, 80, 24).contains("97,999 of 97,999"));

@@ -1,26 +1,26 @@
-//! Makes outside text fit for the terminal: printable, in rows of a width.
+//! Prepares untrusted text for the terminal: printable, in rows of a width.
 
 use crate::config::printable;
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Most marks on one character. More, which no script needs, would be drawn over the rows around it.
+/// Maximum number of combining marks on one character. More, which no script needs, would be drawn over neighbouring rows.
 const MOST_MARKS: usize = 4;
 
-/// Returns outside text on one line, in about at most `longest` bytes.
+/// Returns untrusted text on one line, in about `longest` bytes at most.
 pub(crate) fn line(text: &str, longest: usize) -> String {
-    // Whitespace is as long as the rest, so what is looked at is bounded first.
+    // Whitespace may be most of the text, so the part to be processed is bounded first.
     let begin = text.floor_char_boundary(longest.saturating_mul(4));
     let words = text[..begin].split_whitespace().collect::<Vec<_>>().join(" ");
     escaped(&words, longest)
 }
 
-/// Returns outside text on one line, with all its spaces, in about at most `longest` bytes.
+/// Returns untrusted text on one line, with all its spaces, in about `longest` bytes at most.
 pub(crate) fn escaped(text: &str, longest: usize) -> String {
     with_few_marks(printable(text, longest))
 }
 
-/// Returns outside text as lines, in about at most `longest` bytes.
+/// Returns untrusted text as lines, in about `longest` bytes at most.
 pub(crate) fn lines(text: &str, longest: usize) -> Vec<String> {
     let end = text.floor_char_boundary(longest);
     let shown = text[..end].split('\n').map(|line| {
@@ -34,7 +34,7 @@ pub(crate) fn lines(text: &str, longest: usize) -> Vec<String> {
     shown
 }
 
-/// Shows marks beyond the first few of a character by their numbers.
+/// Replaces excess combining marks of a character by their code points.
 fn with_few_marks(text: String) -> String {
     if text.is_ascii() {
         return text;
@@ -50,7 +50,7 @@ fn with_few_marks(text: String) -> String {
     shown
 }
 
-/// Cuts a text off at a width, with an ellipsis.
+/// Truncates a text to a width, with an ellipsis.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -69,7 +69,7 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     shown
 }
 
-/// Cuts a text off or fills it up to a width.
+/// Truncates or pads a text to a width.
 pub(crate) fn padded(text: &str, width: usize) -> String {
     let mut shown = cut(text, width);
     let taken = shown.width();
@@ -77,19 +77,19 @@ pub(crate) fn padded(text: &str, width: usize) -> String {
     shown
 }
 
-/// Cuts a text off or fills it up to a width, on its left.
+/// Truncates or pads a text to a width, right-aligned.
 pub(crate) fn right(text: &str, width: usize) -> String {
     let shown = cut(text, width);
     format!("{}{shown}", " ".repeat(width.saturating_sub(shown.width())))
 }
 
-/// Breaks a line into rows of a width, between words where there are any.
+/// Wraps a line into rows of a width, between words where possible.
 pub(crate) fn wrapped(line: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     if line.width() <= width {
         return vec![line.to_owned()];
     }
-    // Where the row's last word begins, in bytes.
+    // Start of the row's last word, in bytes.
     let (mut rows, mut row, mut taken, mut word) = (Vec::new(), String::new(), 0, 0);
     for piece in line.graphemes(true) {
         while taken + piece.width() > width && !row.is_empty() {

@@ -1,13 +1,13 @@
-//! What the terminal can show.
+//! The capabilities of the terminal.
 
 use ratatui_core::style::{Color, Modifier, Style};
 
-/// What the terminal can show. Nothing is said by colour alone.
+/// The capabilities of the terminal. Colour is never the only indication of anything.
 #[derive(Clone, Copy, Debug)]
 pub struct TerminalTheme {
-    /// Whether there are colours.
+    /// Whether the terminal has colours.
     pub color: bool,
-    /// Whether its font has the patterns of Braille, which draw finer curves.
+    /// Whether the terminal's font has Braille patterns, which draw finer curves.
     pub braille: bool,
 }
 
@@ -40,7 +40,7 @@ impl TerminalTheme {
         self.colored(Color::Yellow)
     }
 
-    /// The colour of a curve.
+    /// Returns the colour of a curve.
     pub(crate) fn curve(self) -> Color {
         if self.color { Color::Green } else { Color::Reset }
     }

@@ -1,4 +1,4 @@
-//! What is shown of the run.
+//! The state of the view.
 
 use crate::backend::WatchBackend;
 use crate::browser::CompletionBrowser;
@@ -14,12 +14,12 @@ use std::time::Duration;
 pub(crate) struct View {
     pub watched: WatchedRun,
     pub theme: TerminalTheme,
-    /// The metric whose curve is the first; none for the one that matters most.
+    /// Metric of the first curve; `None` for the most important one.
     pub metric: Option<String>,
-    /// The panel that is shown alone, if one is.
+    /// Panel that is shown alone, if any.
     pub only: Option<Panel>,
     pub browsing: CompletionBrowser,
-    /// How many of the newest events are below the last one that is shown.
+    /// Number of newest events below the last one shown.
     pub events_below: usize,
     pub dialog: Dialog,
     backend: Arc<dyn WatchBackend>,
@@ -34,7 +34,7 @@ pub(crate) enum Panel {
     Events,
 }
 
-/// What is in front of the panels.
+/// A dialog in front of the panels.
 pub(crate) enum Dialog {
     None,
     Help,
@@ -42,7 +42,7 @@ pub(crate) enum Dialog {
     Swap(SwapDialog),
 }
 
-/// What follows a key.
+/// The effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyEffect {
     Stay,
@@ -50,7 +50,7 @@ pub(crate) enum KeyEffect {
 }
 
 impl View {
-    /// Creates the view of a run, of which nothing is read yet.
+    /// Creates the view of a run. Nothing is read yet.
     pub fn new(run: &Path, look: TerminalTheme, backend: impl WatchBackend) -> Self {
         Self {
             watched: WatchedRun::new(run),
@@ -64,7 +64,7 @@ impl View {
         }
     }
 
-    /// Reads what is new, for about as long as `patience`. Returns whether anything that is shown may have changed.
+    /// Reads new lines for at most about `patience`. Returns whether anything shown may have changed.
     pub fn refresh(&mut self, patience: Duration) -> bool {
         let is_answered = if let Dialog::Swap(swapping) = &mut self.dialog { swapping.poll() } else { false };
         let is_new = self.watched.refresh(patience);
@@ -77,13 +77,13 @@ impl View {
         self.watched.live.completions.entries.len()
     }
 
-    /// Returns the place of the first curve among the metrics.
+    /// Returns the index of the first curve's metric.
     pub fn curve(&self, metrics: &[&str]) -> usize {
         let chosen = self.metric.as_ref().and_then(|chosen| metrics.iter().position(|name| name == chosen));
         chosen.unwrap_or(0)
     }
 
-    /// Chooses another metric.
+    /// Selects another metric.
     pub fn turn(&mut self, by: i64) {
         let metrics = self.watched.metrics();
         if metrics.is_empty() {
@@ -93,7 +93,7 @@ impl View {
         self.metric = Some(metrics[to as usize].to_owned());
     }
 
-    /// Opens the chosen completion.
+    /// Opens the selected completion.
     pub fn open(&mut self) {
         if let Some(number) = self.browsing.chosen(self.completions())
             && let Some(opened) = CompletionPager::read(&self.watched.live.completions, number)
@@ -102,7 +102,7 @@ impl View {
         }
     }
 
-    /// Shows older events, or newer ones if `by` is negative.
+    /// Scrolls to older events, or to newer ones if `by` is negative.
     pub fn scroll_events(&mut self, by: i64) {
         let most = self.watched.live.events.all.len().saturating_sub(1) as i64;
         self.events_below = (self.events_below as i64).saturating_add(by).clamp(0, most) as usize;
@@ -114,7 +114,7 @@ impl View {
         self.dialog = Dialog::Swap(SwapDialog::begin(names.collect(), self.watched.is_at_work()));
     }
 
-    /// Goes on with a swap.
+    /// Continues a swap.
     pub fn go_on_with_swap(&mut self) {
         match std::mem::replace(&mut self.dialog, Dialog::None) {
             Dialog::Swap(swapping) => {

@@ -1,4 +1,4 @@
-//! What is known of the run.
+//! The run that the view shows.
 
 use crate::config::PluginEntry;
 use crate::config::words::{counted, number};
@@ -8,10 +8,10 @@ use rlhost_live::{CurveAxis, CurveQuery, LiveRun, RunState, config_of, folder_na
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest names that are shown, in bytes.
+/// Maximum length of names shown, in bytes.
 const LONGEST_NAME: usize = 400;
 
-/// Metrics that are shown first, in this order, of those that a run has.
+/// Metrics that are shown first, in this order, if the run has them.
 const FIRST: [&str; 20] = [
     "reward",
     "rewards/accuracies",
@@ -35,31 +35,31 @@ const FIRST: [&str; 20] = [
     "learning_rate",
 ];
 
-/// The run that is watched.
+/// The watched run.
 pub(crate) struct WatchedRun {
     pub live: LiveRun,
-    /// Its folder's name.
+    /// Name of the run's folder.
     pub name: String,
-    /// The names of its algorithm and its model, once its configuration can be read.
+    /// Names of the algorithm and the model, once the configuration can be read.
     pub origin: Option<RunSubject>,
     pub state: RunState,
-    /// Whether its folder is no longer there.
+    /// Whether the run's folder no longer exists.
     pub is_gone: bool,
-    /// Whether all of its files was read.
+    /// Whether all of the files was read.
     pub is_read: bool,
-    /// Why a file of it can't be read.
+    /// Why a file can't be read, if one can't.
     pub failed: Option<String>,
     stamp: ViewStamp,
 }
 
-/// What a run trains, and how.
+/// The model and the algorithm of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunSubject {
     pub algorithm: String,
     pub model: String,
 }
 
-/// What tells whether anything is new.
+/// A stamp that changes whenever the files have new contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ViewStamp {
     places: [u64; 3],
@@ -70,25 +70,25 @@ struct ViewStamp {
     failed: Option<String>,
 }
 
-/// A plugin that the run has.
+/// A plugin of the run with its scores.
 pub(crate) struct PluginStatus {
     pub name: String,
     pub role: String,
-    /// The first digits of its version's hash.
+    /// First digits of the version's hash.
     pub hash: String,
-    /// Its mean score at the newest step.
+    /// Mean score at the newest step.
     pub mean: Option<f64>,
-    /// Rows that it could not score because it failed, of the newest steps.
+    /// Number of rows of the newest steps that the plugin failed to score.
     pub errors: Option<f64>,
 }
 
-/// A curve, in as many points as were asked for.
+/// A curve with at most as many points as requested.
 pub(crate) struct MetricCurve {
     /// Steps and values.
     pub points: Vec<CurvePoint>,
-    /// Rows behind each point.
+    /// Number of rows per point.
     pub per_point: usize,
-    /// The run's first and last step with metrics.
+    /// First and last step of the run with metrics.
     pub first: u64,
     pub last: u64,
 }
@@ -100,14 +100,14 @@ pub(crate) struct CurvePoint {
     pub value: f64,
 }
 
-/// A step after which another version of a plugin was in place.
+/// A step after which another version of a plugin was in use.
 pub(crate) struct SwapMark {
     pub step: f64,
     pub letter: char,
 }
 
 impl WatchedRun {
-    /// Begins to watch the run in this folder. Nothing is read yet.
+    /// Creates a view of the run in this folder. Nothing is read yet.
     pub fn new(run: &Path) -> Self {
         Self {
             live: LiveRun::new(run),
@@ -121,12 +121,12 @@ impl WatchedRun {
         }
     }
 
-    /// Reads what is new, for about as long as `patience`. Returns whether anything was.
+    /// Reads new lines for at most about `patience`. Returns whether there were any.
     pub fn refresh(&mut self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let followed = &mut self.live;
         let read = followed.advance(until).and_then(|all| Ok(followed.advance_completions(until)? & all));
-        // What can't be read now may be readable later: it is tried at the next look, and there is no hurry.
+        // A file that can't be read now may be readable later: it is tried again at the regular interval.
         self.is_read = *read.as_ref().unwrap_or(&true);
         self.failed = read.err().map(|error| text::line(&format!("can't read the run's files: {error}"), LONGEST_NAME));
         self.state = followed.state();
@@ -155,31 +155,31 @@ impl WatchedRun {
         }
     }
 
-    /// Returns whether a process works on it.
+    /// Returns whether a process is working on the run.
     pub fn is_at_work(&self) -> bool {
         matches!(self.state, RunState::Running | RunState::Paused)
     }
 
-    /// Returns the number of steps that were taken; none before the first row of metrics.
+    /// Returns the number of steps taken; `None` before the first row of metrics.
     pub fn step(&self) -> Option<u64> {
         self.live.metrics.steps.last().copied()
     }
 
-    /// Returns how much of its files was read, of the one of which least was.
+    /// Returns the fraction of the files that was read; that of the file with the lowest.
     pub fn share(&self) -> f64 {
         self.live.metrics.share().min(self.live.completions.share())
     }
 
-    /// Returns the names of its metrics, those that matter most first.
+    /// Returns the names of the metrics, most important first.
     pub fn metrics(&self) -> Vec<&str> {
         let all = || self.live.metrics.names().map(String::as_str);
         let first = FIRST.iter().filter_map(|first| all().find(|name| name == first));
-        // They only count.
+        // Metrics that only count are left out.
         let rest = all().filter(|name| !FIRST.contains(name) && !["epoch", "num_tokens"].contains(name));
         first.chain(rest).collect()
     }
 
-    /// Returns the curve of a metric in up to so many points.
+    /// Returns the curve of a metric with at most this many points.
     pub fn curve(&self, metric: &str, points: usize) -> MetricCurve {
         let ends = (f64::NEG_INFINITY, f64::INFINITY);
         let sampling = CurveQuery { axis: CurveAxis::Step, ends, points, breaks: &self.live.breaks() };
@@ -210,7 +210,7 @@ impl WatchedRun {
         changes.filter_map(|change| mark((change.step, change.kind))).collect()
     }
 
-    /// Returns the plugins that the run has, rewards first.
+    /// Returns the run's plugins, rewards first.
     pub fn plugins(&self) -> Vec<PluginStatus> {
         let LiveRun { metrics, events, .. } = &self.live;
         let plugin = |loaded: rlhost_live::RunPlugin| {
@@ -226,7 +226,7 @@ impl WatchedRun {
         events.loaded().into_iter().map(plugin).collect()
     }
 
-    /// Returns what the user should know of what is not shown; none if all is.
+    /// Returns a note on missing data, if any is missing.
     pub fn note(&self) -> Option<String> {
         let (rows, events) = (self.live.metrics.left_out, self.live.events.left_out);
         let reading = || Some(format!("reading: {}%", number((self.share() * 100.0).floor()))).filter(|_| !self.is_read);

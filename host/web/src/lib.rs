@@ -1,5 +1,5 @@
-//! Requests: the agent that makes them all ([`net`]), models and datasets from the hub ([`hub`]), and completions from inference
-//! servers ([`inference`]).
+//! Outgoing requests: the agent that makes them all ([`net`]), models and datasets from the hub ([`hub`]), and clients of inference servers
+//! ([`inference`]).
 
 pub mod hub;
 pub mod inference;

@@ -2,7 +2,7 @@
 
 use crate::Metric;
 
-/// Reproducible random numbers.
+/// A reproducible random number generator.
 pub struct TestNoise(pub u64);
 
 impl TestNoise {
@@ -23,7 +23,7 @@ impl TestNoise {
     }
 }
 
-/// Asserts that a column is as expected, to 1e-5 of each entry and, where terms cancel, to 1e-6 of the column's largest.
+/// Asserts that a column is as expected: each entry to 1e-5 relative or, where terms cancel, to 1e-6 of the column's largest entry.
 ///
 /// # Panics
 /// If it is not.
@@ -36,7 +36,7 @@ pub fn close(what: &str, got: &[f32], want: &[f64]) {
     }
 }
 
-/// Returns a metric's value and weight.
+/// Returns the value and weight of the metric with this name.
 #[must_use]
 pub fn find_metric(metrics: &[Metric], name: &str) -> Option<(f64, f64)> {
     metrics.iter().find(|m| m.name == name).map(|m| (m.value, m.weight))

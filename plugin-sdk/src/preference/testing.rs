@@ -1,4 +1,4 @@
-//! Made-up pairs and a check of gradients, for an algorithm's own tests.
+//! Synthetic pairs and a check of gradients, for an algorithm's own tests.
 
 use super::{PairPrompts, PairSide, PreferenceGradient, PreferencePairs, Scale};
 use crate::policy::testing::TestNoise;
@@ -13,8 +13,8 @@ fn side(noise: &mut TestNoise, lengths: &[u32]) -> PairSide {
     PairSide { offsets, logp, ref_logp, mean_logits, log_sum_squares: None }
 }
 
-/// Returns five pairs of unequal lengths with reference and logits: a micro-batch of a step with seven pairs, whose chosen completions
-/// have 31 tokens.
+/// Returns five pairs of unequal lengths with reference log-probabilities and logits: a micro-batch of a step with seven pairs, whose
+/// chosen completions have 31 tokens.
 #[must_use]
 pub fn pairs(seed: u64) -> PreferencePairs {
     let mut noise = TestNoise(seed);
@@ -57,8 +57,8 @@ pub fn in_parts(pairs: &PreferencePairs, mut loss: impl FnMut(&PreferencePairs) 
     sum
 }
 
-/// Compares a gradient with an independent implementation of the loss, as a function of the log-probabilities of all chosen and
-/// all rejected tokens: its value and, by central differences, each derivative, to 1e-5 relative.
+/// Compares a gradient with an independent implementation of the loss, a function of the log-probabilities of all chosen and all rejected
+/// tokens: its value and, by central differences, each derivative, to 1e-5 relative.
 ///
 /// # Panics
 /// If they differ.

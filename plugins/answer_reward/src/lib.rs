@@ -84,7 +84,7 @@ impl AnswerRewardSettings {
         }
     }
 
-    /// Returns whether the first place with a number has the right one.
+    /// Returns whether the first source with a number has the right one.
     fn finds(&self, reference: AnswerNumber, completion: &str) -> bool {
         for way in &self.extract {
             let Some(found) = way.find(completion) else { continue };
@@ -105,8 +105,7 @@ impl AnswerRewardSettings {
 }
 
 impl AnswerRewardSettings {
-    /// Returns whether the part of a completion that counts has the right answer, or `None` if the reference can't be compared in
-    /// this mode.
+    /// Returns whether the relevant part of a completion has the right answer, or `None` if the reference can't be compared in this mode.
     fn judged(&self, completion: &str, reference: &str) -> Option<bool> {
         let Some(after) = &self.after else { return self.is_right(completion, reference) };
         match completion.rsplit_once(after.as_str()) {
@@ -186,7 +185,7 @@ mod tests {
         score_of(completion, &reference.into(), &AnswerRewardSettings::default()).unwrap()
     }
 
-    /// TRL's `reasoning_accuracy_reward`.
+    /// Compares with TRL's `reasoning_accuracy_reward`.
     #[test]
     fn only_what_follows_the_reasoning_counts_where_that_is_asked_for() {
         let settings = AnswerRewardSettings { after: Some("</think>".into()), ..AnswerRewardSettings::default() };
@@ -197,7 +196,7 @@ mod tests {
         assert_eq!(score("<think> so far \\boxed{3}"), Some(0.0));
     }
 
-    /// In the style of GSM8K.
+    /// Rows in the style of GSM8K.
     const ROWS: [&str; 6] = [
         "A crate holds 12 * 4 = <<12*4=48>>48 jars.\nTwo crates hold 48 * 2 = <<48*2=96>>96 jars.\n#### 96",
         "The boat costs $900 + $180 = $<<900+180=1080>>1080.\n#### 1,080",
@@ -297,7 +296,7 @@ mod tests {
         assert_eq!(numeric("\\boxed{\u{2013}18}", "18"), Some(0.0));
     }
 
-    /// TRL's `accuracy_reward` and `reasoning_accuracy_reward`.
+    /// Compares with TRL's `accuracy_reward` and `reasoning_accuracy_reward`.
     #[test]
     fn formulas_are_compared_by_value() {
         let formula = AnswerRewardSettings { mode: ComparisonMode::Formula, ..AnswerRewardSettings::default() };

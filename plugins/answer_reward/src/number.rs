@@ -1,4 +1,4 @@
-//! Parses numbers as people and models write them in answers, exactly.
+//! Parses numbers exactly, as people and models write them in answers.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ impl AnswerNumber {
         Self::new(numerator, self.denominator.checked_mul(other.numerator)?, self.percent)
     }
 
-    /// Returns whether it equals a reference, or differs by at most `tolerance` times the reference. 20% equals 20 and 0.2.
+    /// Returns whether the number equals a reference, or differs by at most `tolerance` times the reference. 20% equals 20 and 0.2.
     #[must_use]
     pub fn agrees_with(self, reference: Self, tolerance: f64) -> bool {
         let hundred = Self { numerator: 100, denominator: 1, percent: false };
@@ -51,9 +51,9 @@ fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
 /// A number and the text it was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrittenNumber<'a> {
-    /// From its sign, or its first digit, to its last digit or percent sign.
+    /// Text from the sign or first digit to the last digit or percent sign.
     pub text: &'a str,
-    /// Its value.
+    /// Value of the number.
     pub number: AnswerNumber,
 }
 

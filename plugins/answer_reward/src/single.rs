@@ -1,11 +1,11 @@
-//! Tells whether a text is one number, such as `$1,080`, `\frac12` or `12 cm^2`, or a formula that has numbers in it.
+//! Classifies texts: a single number, such as `$1,080`, `\frac12` or `12 cm^2`, or a formula that has numbers in it.
 
 use crate::number::{AnswerNumber, WrittenNumber, last, plain};
 
-/// What a text is, for comparing numbers.
+/// The content of a text, for comparing numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerContent {
-    /// One number: with a currency, a unit, words, or a name and an equals sign before it.
+    /// A single number, perhaps with a currency, a unit, words, or a name and an equals sign before it.
     One(AnswerNumber),
     /// Several numbers, or a formula.
     Formula,
@@ -13,7 +13,7 @@ pub enum AnswerContent {
     Words,
 }
 
-/// Letters that are units after a number and a space. Some are units directly after a number, too.
+/// Letters that are units after a number and a space. Some are also units directly after a number.
 const UNIT_LETTERS: &str = "mgshlLNJWVAKCFtd";
 const ADJACENT_LETTERS: &str = "mgshLCFW";
 /// Short units that may follow a number directly. Others with as many letters may be products of variables.
@@ -21,13 +21,13 @@ const SHORT_UNITS: [&str; 36] = [
     "cm", "mm", "km", "dm", "nm", "kg", "mg", "ml", "mL", "cl", "lb", "lbs", "oz", "ft", "in", "yd", "mi", "hr", "hrs", "min",
     "sec", "ms", "mph", "kmh", "pm", "am", "st", "nd", "rd", "th", "pts", "USD", "EUR", "GBP", "Hz", "kWh",
 ];
-/// Words that are mathematics.
+/// Words with a mathematical meaning.
 const MATHEMATICS: [&str; 13] = ["sqrt", "log", "ln", "sin", "cos", "tan", "pi", "exp", "inf", "infinity", "frac", "over", "mod"];
 
-/// Returns what a text is.
+/// Returns the content of a text.
 #[must_use]
 pub fn content(text: &str) -> AnswerContent {
-    // Longer texts are solutions, not answers.
+    // Longer texts are solutions rather than answers.
     if text.len() > 4000 {
         return AnswerContent::Formula;
     }
@@ -56,7 +56,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty())
 }
 
-/// Returns whether a text has only what may stand around a number: words and punctuation.
+/// Returns whether a text contains only words and punctuation that may surround a number.
 fn is_prose(text: &str) -> bool {
     let characters: Vec<char> = text.chars().collect();
     let letter = |at: Option<usize>| at.and_then(|at| characters.get(at)).is_some_and(|c| c.is_alphabetic());
@@ -79,7 +79,7 @@ fn is_before_number(text: &str) -> bool {
         && words(text).all(|word| word.chars().count() > 1 || articles(word))
 }
 
-/// Returns what comes before the plus sign at the end of a text, if it is the sign of a number and adds nothing.
+/// Returns the text before a trailing plus sign, if the plus is a number's sign rather than an addition.
 fn without_plus(text: &str) -> Option<&str> {
     let before = text.strip_suffix('+')?.trim_end();
     let before = before.trim_end_matches(['$', '€', '£', '¥']);
@@ -101,7 +101,7 @@ fn is_after_number(text: &str) -> bool {
         })
 }
 
-/// Commands whose argument is shown as it is, but for the font, the color or a frame.
+/// Commands that only change the font, the color or the frame of their argument.
 const STYLES: [&str; 26] = [
     "text",
     "textbf",
@@ -160,7 +160,7 @@ const LAYOUT: [&str; 24] = [
 /// Spaces. Between groups of three digits they separate thousands.
 const SPACES: [&str; 12] = ["\\(", "\\)", "\\[", "\\]", "\\;", "\\:", "\\ ", "\\qquad", "\\quad", "~", "\u{a0}", "\u{202f}"];
 
-/// Takes out what only affects layout: dollar signs, `\(`, `\text{...}` around words, spaces, degrees.
+/// Removes parts that only affect layout: dollar signs, `\(`, `\text{...}` around words, spaces, degrees.
 fn without_layout(text: &str) -> String {
     let mut text = unstyled(text);
     for mark in LAYOUT {
@@ -169,7 +169,7 @@ fn without_layout(text: &str) -> String {
     for space in ["\\;", "\\:", "\\ ", "~", "\u{a0}", "\u{202f}"] {
         text = without_separators(&text, space);
     }
-    // `\$` stays a currency.
+    // `\$` remains as a currency.
     text = text.replace("\\$", "\u{1}").replace('$', "").replace('\u{1}', "$");
     for space in SPACES {
         text = text.replace(space, " ");
@@ -182,7 +182,7 @@ fn without_layout(text: &str) -> String {
     }
 }
 
-/// Removes a mark that stands between groups of three digits.
+/// Removes separators between groups of three digits.
 fn without_separators(text: &str, mark: &str) -> String {
     let mut parts = text.split(mark);
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -197,11 +197,11 @@ fn without_separators(text: &str, mark: &str) -> String {
     out
 }
 
-/// Replaces `\text{...}` and the like, and `\color{...}`, by what they show. A space stays between letters and digits.
+/// Replaces `\text{...}` and the like, and `\color{...}`, with their contents. A space is kept between letters and digits.
 fn unstyled(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    // Closing braces of styles that are open, by how many braces were open around them.
+    // Stack of brace depths at which open styles end.
     let (mut depth, mut open) = (0_usize, Vec::new());
     while let Some(first) = rest.chars().next() {
         if let Some((argument, is_shown)) = rest.strip_prefix('\\').and_then(styled) {
@@ -233,7 +233,7 @@ fn unstyled(text: &str) -> String {
     out
 }
 
-/// Returns what follows the opening brace of a style, given what follows its backslash, or what follows a color. Also returns which
+/// Returns the text after the opening brace of a style, given the text after its backslash, or the text after a color. Also returns which
 /// of the two it is.
 fn styled(text: &str) -> Option<(&str, bool)> {
     let (name, after) = text.split_at(text.bytes().take_while(u8::is_ascii_alphabetic).count());
@@ -248,7 +248,7 @@ fn styled(text: &str) -> Option<(&str, bool)> {
     None
 }
 
-/// Puts braces around the two parts of `\frac12`, `\frac1{2}` and `\frac{1}2`, and adds the whole number of a mixed fraction to it.
+/// Puts braces around the two parts of `\frac12`, `\frac1{2}` and `\frac{1}2`, and merges the integer of a mixed fraction into it.
 fn closed_fractions(text: &str) -> String {
     let text = ["\\dfrac", "\\tfrac", "\\cfrac"].iter().fold(text.to_owned(), |text, name| text.replace(name, "\\frac"));
     let mut parts = text.split("\\frac");
@@ -261,7 +261,7 @@ fn closed_fractions(text: &str) -> String {
                 push_fraction(&mut out, above, below);
                 out.push_str(rest);
             }
-            // Nothing around a number may have this.
+            // No number may be next to this command.
             _ => out.push_str(&format!("\\frac_{part}")),
         }
     }
@@ -289,7 +289,7 @@ fn push_fraction(out: &mut String, above: &str, below: &str) {
     out.push_str(&format!("\\frac{{{sign}{above}}}{{{below}}}"));
 }
 
-/// Returns where a whole number starts that ends a text, and its value.
+/// Returns the position and value of an integer at the end of a text.
 fn whole_before(text: &str) -> Option<(usize, u64)> {
     let trimmed = text.trim_end();
     let trimmed = trimmed.strip_suffix("\\,").unwrap_or(trimmed);
@@ -339,7 +339,7 @@ fn scientific(text: &str) -> String {
     text.to_owned()
 }
 
-/// Takes the exponents off units, such as `cm^2`.
+/// Removes the exponents of units, such as `cm^2`.
 fn without_exponents(text: &str) -> String {
     let mut text = text.to_owned();
     for exponent in ["^{2}", "^{3}", "^2", "^3", "²", "³"] {

@@ -1,12 +1,12 @@
 //! Evaluates arithmetic expressions: numbers, `+ - * / %`, `^`, parentheses.
 
-/// Longest expression, in bytes.
+/// Maximum length of an expression, in bytes.
 const LONGEST: usize = 1000;
 
-/// Deepest nesting.
+/// Maximum nesting.
 const DEEPEST: usize = 50;
 
-/// Returns an expression's value; the error is a sentence for whoever wrote it.
+/// Returns an expression's value; the error is a sentence for its author.
 pub(crate) fn value_of(expression: &str) -> Result<f64, String> {
     if expression.len() > LONGEST {
         return Err(format!("the expression has {} bytes; the limit is {LONGEST}", expression.len()));

@@ -17,8 +17,8 @@ use rlhost_plugin_sdk::preference::{
 use rlhost_plugin_sdk::{Error, Metric};
 pub use settings::{CpoLossType, CpoSettings};
 
-/// Largest exponent in a reward; beyond it, f32 overflows. With `alpha` above zero, the summed log-probabilities of a long
-/// completion reach it.
+/// Maximum exponent in a reward; beyond it, f32 overflows. With `alpha` above zero, the summed log-probabilities of a long completion reach
+/// it.
 const MAX_EXPONENT: f64 = 80.0;
 
 /// The algorithm with its settings.
@@ -26,7 +26,7 @@ pub struct Cpo {
     settings: CpoSettings,
 }
 
-/// Returns a completion's reward from its log-probability: that itself, or `(1 - p^-alpha) / alpha`.
+/// Returns a completion's reward from its log-probability: the log-probability itself, or `(1 - p^-alpha) / alpha`.
 fn reward(s: &CpoSettings, logp: Dual<2>) -> Dual<2> {
     if s.alpha == 0.0 { logp } else { (-(logp * -s.alpha).min(MAX_EXPONENT).exp() + 1.0) / s.alpha }
 }

@@ -90,7 +90,7 @@ fn huge_margins_stay_finite() {
                     scale,
                     ..PreferencePairs::default()
                 };
-                // The square of a reward of that size exceeds f32, whatever the margin.
+                // The square of such a large reward exceeds f32, whatever the margin.
                 let alpha = if loss_type == CpoLossType::Ipo { 0.0 } else { alpha };
                 let got = loss(&CpoSettings { loss_type, alpha, ..CpoSettings::default() }, &p);
                 assert!(got.loss.is_finite() && got.d_chosen[0].is_finite() && got.d_rejected[0].is_finite(), "{got:?}");

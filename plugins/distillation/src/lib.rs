@@ -1,5 +1,5 @@
-//! Distillation: the policy learns the distributions of a teacher, another model, on its own completions (Agarwal et al. 2023, arXiv
-//! 2306.13649; Lu et al. 2025, "On-policy distillation") or on given ones. Names and defaults are TRL's.
+//! Distillation: the policy learns the output distributions of a teacher, another model, on its own completions (Agarwal et al. 2023, arXiv
+//! 2306.13649; Lu et al. 2025, "On-policy distillation") or on a dataset's. Names and defaults are TRL's.
 
 use rlhost_plugin_sdk::algorithm::{Algorithm, Batch, Data, Defaults, Gradient, Needs, Source, Unit};
 use rlhost_plugin_sdk::columns::{OLD_LOGP, TEACHER_LOGP, teacher_divergence};
@@ -52,7 +52,7 @@ impl Algorithm for Distillation {
         }
     }
 
-    /// It learns from each token alike, so nothing has to be estimated of a generation, nor scored.
+    /// Learns from each token alike, so a generation is neither scored nor estimated.
     fn data(settings: &DistillationSettings) -> Data {
         Data::completions(match settings.loss_type {
             DistillationLossType::Divergence => Source::Either,
@@ -85,7 +85,7 @@ fn divergence(batch: &Batch, column: &str) -> Result<Gradient, Error> {
     Ok(Gradient::new(loss).with_derivatives(column, Unit::Token, slopes))
 }
 
-/// Returns the mean over the tokens of the step of `-ratio A` with `A = ln teacher - ln sampled`, which no gradient flows through.
+/// Returns the mean over the tokens of the step of `-ratio A` with `A = ln teacher - ln sampled`, which is constant in the derivatives.
 fn policy_gradient(batch: &Batch) -> Result<Gradient, Error> {
     let [logp, old, teacher] = ["logp", OLD_LOGP, TEACHER_LOGP].map(|name| batch.values(name, Unit::Token));
     let (logp, old, teacher) = (logp?, old?, teacher?);
@@ -109,7 +109,7 @@ mod tests {
     use rlhost_plugin_sdk::algorithm::testing::batch;
     use rlhost_plugin_sdk::algorithm::{Column, Scale};
 
-    /// Two completions of two tokens each, of which the third does not count, in a step of eight tokens.
+    /// Returns two completions of two tokens each, the third of which does not count, in a step of eight tokens.
     fn completions(columns: &[(&str, [f32; 4])]) -> Batch {
         let mut made = batch(&[&[2, 2]]).with_column(Column::new("entropy", Unit::Token, vec![1.0, 2.0, 7.0, 3.0]));
         made.columns.extend(columns.iter().map(|(name, values)| Column::new(*name, Unit::Token, values.to_vec())));

@@ -5,12 +5,12 @@ use rlhost_plugin_sdk::Error;
 use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::preference::{PairSide, PreferenceGradient, PreferenceLossSum, PreferencePairs, pair_metrics, rows};
 
-/// Largest exponent in a score; beyond it, f32 overflows. TRL has it for the alpha divergence.
+/// Maximum exponent in a score; beyond it, f32 overflows. TRL has the same for the alpha divergence.
 const MAX_EXPONENT: f64 = 80.0;
 
-/// The completions of one side.
+/// Weighted log-probabilities of the completions of one side.
 struct WeightedLogps {
-    /// The weight of each token: 1, or `ld_alpha` beyond the other completion's length.
+    /// Weight of each token: 1, or `ld_alpha` beyond the other completion's length.
     weights: Vec<f64>,
     /// Weighted sum of each completion's log-probabilities.
     logps: Vec<f64>,
@@ -83,10 +83,10 @@ fn pair_loss(s: &DpoSettings, kind: DpoLossType, [c, r]: [Dual<2>; 2], [c_length
         DpoLossType::ApoDown => c_reward.sigmoid() - (c_reward - r_reward).sigmoid() + 1.0,
         DpoLossType::Discopop => {
             let mix = x / s.discopop_tau;
-            // One exponent for the mix and e^-x: separately they would be 0 times infinity.
+            // One exponent for the mix and e^-x, because separately they could be 0 times infinity.
             (mix.log_sigmoid() - x).exp() - (-mix).sigmoid() * x.log_sigmoid()
         }
-        // Its terms are per token, not per pair.
+        // The sft term is per token, not per pair.
         DpoLossType::Sft => Dual::constant(0.0),
     }
 }
@@ -147,7 +147,7 @@ pub(crate) fn loss(s: &DpoSettings, p: &PreferencePairs) -> Result<PreferenceGra
             _ => (0..chosen.logps.len()).collect(),
         };
         for (row, partner) in partners.into_iter().enumerate() {
-            // For `aot`, the partner is the reference model's margin of another pair; its completions stay together.
+            // For `aot`, each pair's partner is another pair's reference margin, whose two completions stay together.
             let (other, ref_chosen, ref_rejected) = match kind {
                 DpoLossType::Aot => (row, ref_margins[partner], 0.0),
                 _ => (partner, chosen.ref_logps[row], rejected.ref_logps[partner]),
@@ -166,7 +166,7 @@ pub(crate) fn loss(s: &DpoSettings, p: &PreferencePairs) -> Result<PreferenceGra
     };
     let scaled = |ratios: &[f64]| -> Vec<f64> { ratios.iter().map(|ratio| s.beta * ratio).collect() };
     let rewards = [scaled(&chosen_ratios), scaled(&rejected_ratios)];
-    // With sft alone there are none, because it did not ask for a reference model.
+    // With sft alone there are no rewards, because no reference model was requested.
     let rewards = (s.has_reference() || s.reference_free).then_some([rewards[0].as_slice(), &rewards[1]]);
     Ok(PreferenceGradient {
         loss: total.loss - sft * all_tokens,

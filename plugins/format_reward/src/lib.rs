@@ -56,7 +56,7 @@ fn matching_whole(pattern: &str) -> Result<Regex, Error> {
             .build()
             .map_err(|e| Error::Config(format!("pattern is not a supported regular expression: {e}")))
     };
-    // On its own first: `a)(b` is invalid, but would be valid inside other brackets.
+    // The pattern is compiled on its own first: `a)(b` is invalid, but would be valid inside other brackets.
     compile(pattern)?;
     compile(&format!(r"\A(?:{pattern})\z"))
 }
@@ -116,7 +116,7 @@ mod tests {
         assert!(fits(answer, "<answer>\n4\n</answer>"));
         assert!(!fits(answer, "<answer>4</answer>\n"));
         assert!(!fits(answer, "So: <answer>4</answer>"));
-        // Both ends apply to both alternatives, and a shorter one does not hide a longer one.
+        // Both anchors apply to both alternatives, and a shorter alternative does not hide a longer one.
         assert!(fits(Some("a|ab"), "ab"));
         assert!(!fits(Some("a|b"), "ab"));
         assert!(fits(Some("(?i)yes|no"), "No"));

@@ -1,4 +1,4 @@
-//! The grid: where one is, where the goal is, and how far it is to there.
+//! The grid: the positions of the player and the goal, and the distance between them.
 
 use rlhost_plugin_sdk::environment::Random;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ pub(crate) enum GridDirection {
 impl GridDirection {
     const ALL: [(&'static str, Self); 4] = [("up", Self::Up), ("down", Self::Down), ("left", Self::Left), ("right", Self::Right)];
 
-    /// Returns the last direction that a text names, as a word of its own.
+    /// Returns the last direction that a text names as a separate word.
     pub(crate) fn last_in(text: &str) -> Option<Self> {
         let mut words = text.rsplit(|c: char| !c.is_alphanumeric());
         words.find_map(|word| Self::ALL.into_iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, of)| of))
@@ -29,7 +29,7 @@ impl GridDirection {
 /// Column and row.
 type GridCell = (usize, usize);
 
-/// A grid with one who walks over it.
+/// A grid with a player.
 #[derive(Clone)]
 pub(crate) struct Grid {
     width: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// Reads a grid: one `A`, one `G`, and `#` and `.` around them. The error is the end of a sentence.
+    /// Parses a grid with one `A`, one `G`, `#` and `.`. The error is the end of a sentence.
     pub(crate) fn parse(rows: &[String]) -> Result<Self, String> {
         let cells: Vec<Vec<char>> = rows.iter().map(|row| row.chars().collect()).collect();
         let width = cells.first().map_or(0, Vec::len);
@@ -57,7 +57,7 @@ impl Grid {
         Ok(Self { width, walls: all().map(|(_, c)| c == '#').collect(), at: only('A')?, goal: only('G')? })
     }
 
-    /// Makes up a square grid. A wall that would leave no way to the goal is left out.
+    /// Generates a random square grid. A wall that would block the way to the goal is omitted.
     pub(crate) fn generate(size: usize, walls: usize, random: &mut Random) -> Self {
         let size = size.clamp(2, LARGEST);
         let mut cell = || (random.below(size as u64) as usize, random.below(size as u64) as usize);
@@ -75,7 +75,7 @@ impl Grid {
         grid
     }
 
-    /// Returns the cell in a direction, if one can walk there.
+    /// Returns the neighbouring cell in a direction, if it is free.
     fn next(&self, (x, y): GridCell, direction: GridDirection) -> Option<GridCell> {
         let (x, y) = match direction {
             GridDirection::Up => (x, y.checked_sub(1)?),
@@ -86,7 +86,7 @@ impl Grid {
         (x < self.width && !self.walls.get(y * self.width + x).copied().unwrap_or(true)).then_some((x, y))
     }
 
-    /// Takes a step; returns whether there was a way.
+    /// Takes a step; returns whether the cell was free.
     pub(crate) fn walk(&mut self, direction: GridDirection) -> bool {
         let next = self.next(self.at, direction);
         self.at = next.unwrap_or(self.at);

@@ -1,5 +1,5 @@
-//! A game with several turns: the model walks over a grid to a goal, a cell a turn, around walls. Moves that bring it closer earn a
-//! part of the reward, so that turns differ in what they are worth.
+//! A game with several turns: the model walks over a grid to a goal, one cell per turn, around walls. Moves that lead closer to it earn a
+//! part of the reward, so that turns have different values.
 
 mod grid;
 
@@ -42,7 +42,7 @@ pub struct GridWalk(GridWalkSettings);
 /// A game being played.
 pub struct GridWalkEpisode {
     grid: Grid,
-    /// Moves of the shortest way from the start.
+    /// Number of moves of the shortest way from the start.
     shortest: u32,
     moves: u32,
     reached: bool,
@@ -150,7 +150,7 @@ mod tests {
         for said in &WAY[..5] {
             game.says(said).unwrap();
         }
-        // All nine moves: half of the reward, and six moves closer.
+        // All nine moves: half of the reward, plus six moves closer.
         assert!((game.says("up").unwrap().reward.unwrap() - 0.55).abs() < 1e-6);
         assert!((game.reward().unwrap() - (0.5 + 6.0 * 0.05 - 0.3)).abs() < 1e-6);
         let mut back = play(GridWalkSettings { max_moves: 2, ..GridWalkSettings::default() });

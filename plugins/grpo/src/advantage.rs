@@ -6,10 +6,10 @@ use rlhost_plugin_sdk::policy::{Advantages, Rollouts};
 use rlhost_plugin_sdk::rows::rows;
 use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, rows_by_prompt, scores};
 
-/// Added to a standard deviation before dividing by it.
+/// Number added to a standard deviation before dividing by it.
 pub(crate) const STD_EPSILON: f64 = 1e-4;
 
-/// Advantages of rows, and whether the deviation for scaling each row is, or would be, zero.
+/// Advantages of rows, and whether each row's deviation for scaling is, or would be, zero.
 struct RowAdvantages {
     advantages: Vec<f64>,
     zero_std: Vec<bool>,
@@ -25,7 +25,7 @@ pub(crate) fn estimate(settings: &GrpoSettings, rollouts: &Rollouts) -> Advantag
     let mut mask = rollouts.mask.clone();
     for (row, tokens) in rows(&rollouts.offsets).enumerate() {
         advantages[tokens.clone()].fill(estimated.advantages[row] as f32);
-        // It still counts in its group's baseline, as in TRL.
+        // The row still counts in its group's baseline, as in TRL.
         if settings.mask_truncated_completions && !rollouts.finished[row] {
             mask[tokens].fill(0);
         }
@@ -35,8 +35,8 @@ pub(crate) fn estimate(settings: &GrpoSettings, rollouts: &Rollouts) -> Advantag
     Advantages { advantages, returns: None, mask: Some(mask), metrics }
 }
 
-/// Computes `A = (r - mean of its group) / (deviation + 1e-4)`, where r is the weighted sum of the rewards. The deviation is that
-/// of the group (Shao et al. 2024), of the batch (arXiv 2508.08221), or none (Dr. GRPO, arXiv 2503.20783).
+/// Computes `A = (r - mean of its group) / (deviation + 1e-4)`, where r is the weighted sum of the rewards. The deviation is the group's
+/// (Shao et al. 2024), the batch's (arXiv 2508.08221), or none (Dr. GRPO, arXiv 2503.20783).
 fn sum_then_normalize(scaling: ScaleRewards, rollouts: &Rollouts, scores: &[Option<f64>]) -> RowAdvantages {
     let groups = by_prompt(&rollouts.prompt_of, scores);
     let of_group: Vec<Option<(f64, f64)>> = groups.iter().map(|g| mean_and_std(g.iter().copied())).collect();

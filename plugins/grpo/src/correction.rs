@@ -1,5 +1,5 @@
-//! Truncated importance sampling: multiplies the loss by how much likelier a completion is under the training's forward pass than
-//! where it was sampled.
+//! Truncated importance sampling: multiplies the loss by the ratio of a completion's probability in training's forward pass to its
+//! probability at sampling.
 
 use crate::masks::known_log_ratio;
 use crate::settings::GrpoSettings;
@@ -7,7 +7,7 @@ use rlhost_plugin_sdk::policy::Tokens;
 use rlhost_plugin_sdk::rows::{counted, rows};
 use rlhost_plugin_sdk::{Error, Metric};
 
-/// Returns the factor of each token's loss; masked tokens, and all without a correction, have 1.
+/// Returns the factor of each token's loss: 1 for masked tokens, and for all tokens without a correction.
 pub(crate) fn factors(s: &GrpoSettings, t: &Tokens) -> Result<Vec<f64>, Error> {
     let mut factors = vec![1.0; t.mask.len()];
     if !s.vllm_importance_sampling_correction {
@@ -15,7 +15,7 @@ pub(crate) fn factors(s: &GrpoSettings, t: &Tokens) -> Result<Vec<f64>, Error> {
     }
     let missing = || Error::Input("the correction needs sampling log-probabilities, which the batch does not have".into());
     let sampling_logp = t.sampling_logp.as_ref().ok_or_else(missing)?;
-    // Tokens of unknown sampling probability are not corrected.
+    // Tokens with unknown sampling probability are not corrected.
     let away = |i: usize| known_log_ratio(t.old_logp[i], sampling_logp[i]);
     let by_token = s.vllm_importance_sampling_mode.is_by_token();
     for row in rows(&t.offsets) {
@@ -39,7 +39,7 @@ fn bounded(s: &GrpoSettings, ratio: f64) -> f64 {
     }
 }
 
-/// Returns the metrics of a correction's factors: of tokens, or of completions where they have one each.
+/// Returns the metrics of a correction's factors: per token, or per completion if each completion has one factor.
 pub(crate) fn metrics(s: &GrpoSettings, factors: &[f64], t: &Tokens) -> Vec<Metric> {
     let by_token = s.vllm_importance_sampling_mode.is_by_token();
     let of_row = |row| counted(&t.mask, row).map(|i| factors[i]).take(if by_token { usize::MAX } else { 1 });

@@ -5,7 +5,7 @@ use crate::settings::GrpoSettings;
 use rlhost_plugin_sdk::policy::{Tokens, find_metric};
 use serde::{Deserialize, Serialize};
 
-/// Mean entropy of the tokens that the bonus applies to, if those are not all.
+/// Mean entropy of the tokens that the bonus applies to, if not all.
 pub(crate) const ENTROPY_OF_KEPT: &str = "entropy_of_kept";
 
 /// State of the adaptive coefficient; unused if the coefficient is fixed.
@@ -14,7 +14,7 @@ pub(crate) const ENTROPY_OF_KEPT: &str = "entropy_of_kept";
 pub struct EntropyControl {
     /// The coefficient; `entropy_coef` before the first step.
     coef: Option<f64>,
-    /// Mean entropy of the last step. No bonus is applied before there is one.
+    /// Mean entropy of the last step. No bonus is applied before the first step.
     last_entropy: Option<f64>,
 }
 

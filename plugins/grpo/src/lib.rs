@@ -2,14 +2,14 @@
 //! TRL's.
 //!
 //! - `advantage`: advantages from rewards
-//! - `turns`: the same of each turn of an episode
-//! - `teacher`: what a teacher adds to advantages
+//! - `turns`: advantages of each turn of an episode
+//! - `teacher`: addition of a teacher's divergence to advantages
 //! - `surrogate`: the loss of one token, by loss type
 //! - `loss`: the loss of a micro-batch and its derivatives
-//! - `correction`: factors where sampling had another precision
+//! - `correction`: factors for sampling in another precision
 //! - `masks`: tokens and completions excluded from the policy's loss
 //! - `entropy`: the entropy bonus and its adaptive coefficient
-//! - `figures`: metrics of a loss
+//! - `metrics`: metrics of a loss
 
 mod advantage;
 mod correction;

@@ -11,8 +11,8 @@ use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::policy::{PolicyGradient, Scale, Tokens};
 use rlhost_plugin_sdk::rows::{counted, masked_mean, rows, spread};
 
-/// Returns the weight of a token's loss in the step's loss. `bnpo`, which upstream divides by the tokens of each micro-batch,
-/// divides by those of the step, like everything here, and equals `dapo`.
+/// Returns the weight of a token's loss in the step's loss. Upstream, `bnpo` divides by the tokens of each micro-batch; here it divides by
+/// those of the step, like all types, and equals `dapo`.
 fn weight(loss_type: GrpoLossType, scale: &Scale, row_tokens: usize) -> f64 {
     let (rows, tokens) = (f64::from(scale.items.max(1)), (scale.tokens as f64).max(1.0));
     match loss_type {

@@ -1,11 +1,11 @@
-//! Decides what is excluded from the policy's loss but kept in the KL term.
+//! Selects tokens and completions that are excluded from the policy's loss but kept in the KL term.
 
 use rlhost_plugin_sdk::rows::masked_mean;
 use std::ops::Range;
 
-/// Returns which tokens have an entropy of at least this quantile of the tokens that count ("Beyond the 80/20 rule", arXiv
-/// 2506.01939). As in TRL, the quantile is the micro-batch's on all processes, because a loss sees no more of a step. So this is the
-/// only setting whose result depends on how a step is split.
+/// Returns the tokens whose entropy is at least this quantile of all counted tokens' ("Beyond the 80/20 rule", arXiv 2506.01939). As in
+/// TRL, the quantile is computed over the micro-batch on all processes, because a loss sees no more of a step. So this is the only setting
+/// whose result depends on how a step is split.
 pub(crate) fn high_entropy(entropy: &[f32], mask: &[u8], quantile: f64) -> Vec<bool> {
     let mut counted: Vec<f32> = entropy.iter().zip(mask).filter(|&(_, &m)| m != 0).map(|(&e, _)| e).collect();
     counted.sort_by(f32::total_cmp);
@@ -13,8 +13,8 @@ pub(crate) fn high_entropy(entropy: &[f32], mask: &[u8], quantile: f64) -> Vec<b
     entropy.iter().zip(mask).map(|(&e, &m)| m != 0 && e >= threshold).collect()
 }
 
-/// Returns the quantile of sorted values, interpolated between the nearest two. It uses f32 and torch's formula, so that a
-/// threshold that should equal a value does.
+/// Returns the quantile of sorted values, interpolated linearly. It uses f32 and torch's formula, so that a threshold that should equal a
+/// value does.
 fn interpolated(sorted: &[f32], quantile: f32) -> Option<f32> {
     let rank = quantile * (sorted.len().checked_sub(1)? as f32);
     let (below, weight) = (rank.floor(), rank - rank.floor());
@@ -23,13 +23,13 @@ fn interpolated(sorted: &[f32], quantile: f32) -> Option<f32> {
 }
 
 /// Returns whether a completion is close enough to the policy to be learned from with a negative advantage: the mean of
-/// `sampling_logp - logp` must not exceed the threshold (DeepSeek-V3.2, arXiv 2512.02556, equation 9). Tokens of unknown sampling
+/// `sampling_logp - logp` must not exceed the threshold (DeepSeek-V3.2, arXiv 2512.02556, equation 9). Tokens with unknown sampling
 /// probability (NaN) don't count.
 pub(crate) fn near_policy(logp: &[f32], sampling_logp: &[f32], mask: &[u8], row: Range<usize>, threshold: f64) -> bool {
     masked_mean(mask, row, |i| known_log_ratio(sampling_logp[i], logp[i])) <= threshold
 }
 
-/// Returns the difference of two log-probabilities, or zero where one is unknown (NaN).
+/// Returns the difference of two log-probabilities, or zero if one is unknown (NaN).
 pub(crate) fn known_log_ratio(a: f32, b: f32) -> f64 {
     let log_ratio = f64::from(a) - f64::from(b);
     if log_ratio.is_nan() { 0.0 } else { log_ratio }

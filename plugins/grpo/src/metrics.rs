@@ -12,7 +12,7 @@ pub(crate) struct RowSums {
     tokens: f64,
     kl: f64,
     entropy: f64,
-    /// Entropy and number of the tokens that the top-entropy mask keeps.
+    /// Entropy and number of the tokens kept by the top-entropy mask.
     kept: (f64, f64),
     low: f64,
     high: f64,
@@ -45,19 +45,19 @@ pub(crate) struct MicroBatchSums {
     kl: f64,
     entropy: f64,
     kept: (f64, f64),
-    /// Number of ratios, and how many of them are clipped.
+    /// Number of ratios, and number of clipped ones.
     ratios: f64,
     low: f64,
     high: f64,
     region: f64,
-    /// Smallest and largest share of a completion's ratios that are clipped on either side.
+    /// Smallest and largest fraction of a completion's ratios that are clipped on either side.
     low_min: Option<f64>,
     high_max: Option<f64>,
     phi: f64,
 }
 
 impl MicroBatchSums {
-    /// Adds a completion. If it has a single ratio, that counts as one even if all its tokens are masked; it is then 1 and never
+    /// Adds a completion. If it has a single ratio, that counts as one even if all its tokens are masked, in which case it is 1 and never
     /// clipped.
     pub(crate) fn add(&mut self, s: &GrpoSettings, row: &RowSums) {
         self.rows += 1.0;

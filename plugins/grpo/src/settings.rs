@@ -299,12 +299,12 @@ impl GrpoSettings {
         self.epsilon_high.unwrap_or(self.epsilon)
     }
 
-    /// Returns whether there is an entropy bonus. An adaptive one may be zero for a while.
+    /// Returns whether there is an entropy bonus. An adaptive bonus may be zero for a while.
     pub(crate) fn has_entropy_bonus(&self) -> bool {
         self.use_adaptive_entropy || self.entropy_coef != 0.0
     }
 
-    /// Refuses a correction that can't be made, as TRL does.
+    /// Refuses a correction that is impossible, as TRL does.
     pub(crate) fn check_correction(&self) -> Result<(), String> {
         if !self.vllm_importance_sampling_correction {
             return Ok(());
@@ -325,7 +325,7 @@ impl GrpoSettings {
         Ok(())
     }
 
-    /// Refuses advantages of turns with rewards that are normalised one by one: what is said of a whole episode would have no turn.
+    /// Refuses advantages of turns if each reward is normalised separately, because a reward of the whole episode would belong to no turn.
     pub(crate) fn check_turns(&self) -> Result<(), String> {
         let sums = self.multi_objective_aggregation == MultiObjectiveAggregation::SumThenNormalize;
         if sums || self.turn_advantages == TurnAdvantages::None {

@@ -3,7 +3,7 @@
 use crate::settings::{GrpoLossType, GrpoSettings};
 use rlhost_plugin_sdk::dual::Dual;
 
-/// A token, with everything its loss may depend on.
+/// A token with all inputs of its loss.
 #[derive(Clone, Copy)]
 pub(crate) struct TokenLossInputs {
     pub logp: Dual,
@@ -11,11 +11,11 @@ pub(crate) struct TokenLossInputs {
     pub log_ratio: Dual,
     pub ref_logp: Option<f32>,
     pub advantage: f32,
-    /// Whether the masks keep it in the policy's loss. The KL term always includes it.
+    /// Whether the masks keep the token in the policy's loss. The KL term always includes it.
     pub kept: bool,
     /// Factor of the policy's loss.
     pub factor: f64,
-    /// [`sequence_log_ratio`] of its completion, for vespo.
+    /// [`sequence_log_ratio`] of the token's completion, for vespo.
     pub sequence_log_ratio: f64,
 }
 
@@ -76,12 +76,11 @@ pub(crate) fn token_loss(s: &GrpoSettings, t: &TokenLossInputs) -> TokenLoss {
     lost
 }
 
-/// Smallest and largest logarithm of a completion's ratio that vespo distinguishes.
+/// Range of the logarithm of a completion's ratio in vespo.
 const LOG_RATIO_RANGE: (f64, f64) = (-18.420_680_743_952_367, 20.0);
 
-/// Returns the logarithm of a completion's ratio for vespo: the sum over its tokens, each limited to within 20 of zero, limited
-/// to the range from `ln 1e-8` to 20. A correction's factors count too, each limited to that range. Other loss types have no use
-/// for it and get 0.
+/// Returns the logarithm of a completion's ratio for vespo: the sum over its tokens, each clamped to -20..20, clamped to the range from
+/// `ln 1e-8` to 20. A correction's factors are included, each clamped to that range. Returns 0 for other loss types, which don't use it.
 pub(crate) fn sequence_log_ratio(
     s: &GrpoSettings,
     log_ratios: impl Iterator<Item = f64>,

@@ -1,5 +1,5 @@
-//! Adds a teacher's view of each sampled token to its advantage: the reverse divergence as the sampled tokens estimate it (Lu et al. 2025,
-//! "On-policy distillation").
+//! Adds a teacher's evaluation of each sampled token to its advantage: the sampled tokens' estimate of the reverse divergence (Lu et al.
+//! 2025, "On-policy distillation").
 
 use crate::settings::GrpoSettings;
 use rlhost_plugin_sdk::policy::{Advantages, Rollouts};

@@ -1,4 +1,4 @@
-//! Advantages of turns: the return from a turn on, centred on those of the turns that it is compared with, then scaled.
+//! Advantages of turns: the return from a turn on, centred on the returns that it is compared with, then scaled.
 
 use crate::advantage::STD_EPSILON;
 use crate::settings::{GrpoSettings, ScaleRewards, TurnAdvantages};
@@ -19,9 +19,8 @@ struct TurnReturn {
     discounted_return: f64,
 }
 
-/// Computes `A = (G - mean) / (deviation + 1e-4)` for each turn, where `G` is the sum of the scores from this turn on, discounted
-/// by `turn_discount` a turn. Mean and deviation are of the returns that it is compared with; the deviation may also be that of
-/// the batch, or none.
+/// Computes `A = (G - mean) / (deviation + 1e-4)` for each turn, where `G` is the sum of the scores from this turn on, discounted by
+/// `turn_discount` per turn. Mean and deviation are those of the compared returns; the deviation may also be the batch's, or none.
 pub(crate) fn estimate(s: &GrpoSettings, rollouts: &Rollouts, turns: &Turns) -> Advantages {
     let mut all: Vec<TurnReturn> = Vec::new();
     for (scored, &prompt) in turns.scored(rollouts).into_iter().zip(&rollouts.prompt_of) {

@@ -1,5 +1,5 @@
-//! A game with several turns: the model guesses a number and is told whether the secret is higher or lower. Binary search finds
-//! it in the fewest guesses.
+//! A game with several turns: the model guesses a number and learns whether the secret is higher or lower. Binary search finds it in the
+//! fewest guesses.
 
 use rlhost_plugin_sdk::environment::{Environment, Message, Opening, Reply, Start, Turn};
 use rlhost_plugin_sdk::prelude::*;
@@ -31,7 +31,7 @@ impl Default for GuessNumberSettings {
 /// The game.
 pub struct GuessNumber(GuessNumberSettings);
 
-/// A game being played.
+/// A game in progress.
 pub struct GuessNumberEpisode {
     secret: i64,
     guesses: u32,
@@ -63,7 +63,7 @@ impl Environment for GuessNumber {
 
     fn begin(&self, start: &Start) -> Result<(GuessNumberEpisode, Opening), Error> {
         let GuessNumberSettings { low, high, own_prompt, .. } = self.0;
-        // A dataset may name the secrets, so that all samples of a row play the same game.
+        // A dataset may specify the secrets, so that all samples of a row play the same game.
         let secret = match start.column_as::<i64>("secret")? {
             Some(secret) if (low..=high).contains(&secret) => secret,
             Some(secret) => return Err(Error::Input(format!("the secret {secret} is not between {low} and {high}"))),

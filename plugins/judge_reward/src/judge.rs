@@ -1,4 +1,4 @@
-//! Builds the questions of a batch, sends them, and turns the answers into scores.
+//! Builds the questions of a batch, sends them, and converts the answers to scores.
 
 use super::verdict::{expected, field, number, winner};
 use super::{JudgeRewardSettings, JudgeScoring};
@@ -17,16 +17,17 @@ const PAIRWISE: &str = "{rubric}\n\n[Request]\n{prompt}\n[End of request]\n\n[An
      B]\n{reference}\n[End of answer B]\n\nWhich answer is better? The order says nothing. First explain your judgement in a \
      sentence. Then write [[A]], [[B]], or [[C]] for a tie.";
 
-/// Maximum number of candidates for a token that servers return.
+/// Maximum number of candidates per token that servers return.
 const MOST_CANDIDATES: u32 = 20;
 
-/// Maximum length of a server's refusal in an error, in characters.
+/// Maximum length of a server's refusal in an error message, in characters.
 const QUOTED: usize = 200;
 
-/// Fewest questions of a batch of which at least one answer should be readable. With fewer, the judge may have nothing to say of them.
+/// Minimum number of questions in a batch for an error if none of the answers is readable. In a smaller batch, the judge may have no
+/// verdict by chance.
 const TELLING: usize = 8;
 
-/// The settings, checked.
+/// The settings after validation.
 pub struct Judge {
     settings: JudgeRewardSettings,
     url: String,
@@ -38,7 +39,7 @@ impl Judge {
     /// Checks the settings.
     ///
     /// # Errors
-    /// Names the setting that is wrong.
+    /// If a setting is invalid; names it.
     pub fn new(settings: JudgeRewardSettings) -> Result<Self, Error> {
         let wrong = |detail: String| Err(Error::Config(detail));
         if !["http://", "https://"].iter().any(|scheme| settings.url.starts_with(scheme)) {
@@ -72,7 +73,7 @@ impl Judge {
         Ok(Self { settings, url, template, answers })
     }
 
-    /// Returns the question about a sample, or none if it lacks a reference. `swapped` puts the reference first.
+    /// Returns the question about a sample; `None` if it needs a reference and the sample has none. `swapped` puts the reference first.
     fn question(&self, sample: &Sample<'_>, swapped: bool) -> Result<Option<String>, Error> {
         let reference = match &self.settings.reference {
             None => String::new(),
@@ -145,7 +146,7 @@ impl Judge {
         }
     }
 
-    /// Says what the judge's answers should have.
+    /// Describes the expected form of the judge's answers.
     fn expected_answer(&self) -> String {
         let (min, max) = (self.settings.min, self.settings.max_score());
         match self.settings.scoring {
@@ -196,7 +197,7 @@ fn answers(settings: &JudgeRewardSettings) -> Result<Vec<(String, f64)>, Error> 
     }
 }
 
-/// Fills in a template, once: inserted text is not expanded again.
+/// Fills in a template in one pass: inserted text is not expanded again.
 fn filled(template: &str, value: impl Fn(&str) -> Option<String>) -> String {
     let mut text = String::new();
     let mut rest = template;
@@ -216,18 +217,18 @@ fn filled(template: &str, value: impl Fn(&str) -> Option<String>) -> String {
     text + rest
 }
 
-/// Why a question has no verdict.
+/// Reason why a question has no verdict.
 #[derive(Clone, Copy, PartialEq)]
 enum MissingVerdict {
     Unanswered,
     Unreadable,
 }
 
-/// Scores a batch: asks each question once, and counts what can't be scored.
+/// Scores a batch: sends each question once, and counts completions that can't be scored.
 pub fn score_batch(judge: &Judge, samples: &[Sample<'_>]) -> Result<(Vec<Option<f32>>, Vec<Metric>), Error> {
     let orders: &[bool] = if judge.settings.scoring == JudgeScoring::Pairwise { &[false, true] } else { &[false] };
     let (mut questions, mut numbers) = (Vec::new(), HashMap::new());
-    // For each sample the numbers of its questions; none without a reference.
+    // For each sample the indices of its questions; `None` without a reference.
     let mut asked: Vec<Option<Vec<usize>>> = Vec::with_capacity(samples.len());
     for sample in samples {
         let texts = orders.iter().map(|swapped| judge.question(sample, *swapped)).collect::<Result<Option<Vec<_>>, _>>()?;
@@ -267,7 +268,7 @@ pub fn score_batch(judge: &Judge, samples: &[Sample<'_>]) -> Result<(Vec<Option<
         };
         let own: Result<Vec<f64>, MissingVerdict> = numbers.iter().map(|number| verdicts[*number]).collect();
         scores.push(match own.as_deref() {
-            // The reference came first.
+            // In the second question, the reference came first.
             Ok([score, swapped]) => Some(judge.scaled((score + 1.0 - swapped) / 2.0)),
             Ok(own) => own.first().map(|score| judge.scaled(*score)),
             Err(lack) => {
@@ -280,7 +281,7 @@ pub fn score_batch(judge: &Judge, samples: &[Sample<'_>]) -> Result<(Vec<Option<
     Ok((scores, counts.map(|(name, count)| Metric::sum(format!("judge_reward/{name}"), count as f64)).into()))
 }
 
-/// Says why a request has no answer.
+/// Returns why a request has no answer.
 fn reason(answer: &Result<Response, String>) -> String {
     match answer {
         Ok(answer) => format!("status {}: {}", answer.status, response_excerpt(answer)),
@@ -288,7 +289,7 @@ fn reason(answer: &Result<Response, String>) -> String {
     }
 }
 
-/// Returns the beginning of what a server said, on one line: the judge's text, the message of an error, or all of it.
+/// Returns the beginning of a server's response on one line: the judge's text, an error's message, or all of it.
 fn response_excerpt(answer: &Response) -> String {
     let body: Value = answer.parsed().unwrap_or_default();
     let places = ["/choices/0/message/content", "/error/message", "/error", "/message", "/detail"];

@@ -98,7 +98,7 @@ fn a_batch_asks_each_question_once_and_counts_what_it_lost() {
     let scores = scored(JudgeRewardSettings::default(), &["good", "fair", "good", "odd", "high", "lost"], server).unwrap();
     assert_eq!(scores.rewards, [Some(1.0), Some(0.5), Some(1.0), None, None, None]);
     assert_eq!(["requests", "unanswered", "unreadable"].map(|name| metric(&scores, name)), [5.0, 1.0, 2.0]);
-    // What is filled in is not filled in again.
+    // Inserted text is not expanded again.
     assert!(asked.borrow()[0].contains("Say {completion}") && asked.borrow()[0].contains("from 1 to 10"));
 }
 
@@ -127,7 +127,7 @@ fn a_judge_that_never_gives_a_number_shows_an_answer() {
     let texts = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let error = scored(JudgeRewardSettings::default(), &texts, |_| says("I would say:\nquite good.")).unwrap_err().to_string();
     assert!(error.contains("none of 8 answers has a number from 1 to 10; the first is: I would say: quite good."), "{error}");
-    // Few may be such that the judge can say nothing of them.
+    // In a small batch, the judge may have no verdict by chance.
     let scores = scored(JudgeRewardSettings::default(), &texts[..7], |_| says("quite good")).unwrap();
     assert_eq!(metric(&scores, "unreadable"), 7.0);
     let of = |settings, answer: &'static str| scored(settings, &texts, move |_| says(answer)).unwrap_err().to_string();
@@ -145,7 +145,7 @@ fn comparisons_are_asked_in_both_orders() {
         reference: Some("gold".into()),
         ..JudgeRewardSettings::default()
     };
-    // Prefers whatever comes first, unless one is best.
+    // Prefers the first answer, unless one is best.
     let server = |body: &Value| {
         let question = body["messages"][0]["content"].as_str().unwrap();
         says(if question.contains("Answer B]\nbest") { "[[B]]" } else { "[[A]]" })

@@ -36,7 +36,7 @@ pub fn field(text: &str) -> Option<f64> {
     score.as_f64().or_else(|| score.as_str()?.trim().parse().ok()).filter(|number| number.is_finite())
 }
 
-/// Returns who won: 1 for A, 0 for B, 0.5 for a tie, from the last double brackets, or else from a text of that letter alone.
+/// Returns the winner: 1 for A, 0 for B, 0.5 for a tie, from the last double brackets, or else from a text that is a single such letter.
 pub fn winner(text: &str) -> Option<f64> {
     let text = after_thought(text);
     match bracketed(text).unwrap_or(text.trim().trim_end_matches('.')).to_ascii_uppercase().as_str() {

@@ -54,7 +54,7 @@ impl Default for KeywordRewardSettings {
 /// The settings with their lists compiled for searching.
 pub struct KeywordFinder {
     settings: KeywordRewardSettings,
-    /// Finds the entries of the blocklist, then, numbered consecutively, those of the allowlist.
+    /// Finds the entries of the blocklist and of the allowlist, numbered consecutively.
     finder: AhoCorasick,
 }
 
@@ -75,7 +75,7 @@ impl KeywordFinder {
             if settings.ignore_case {
                 list.iter_mut().for_each(|entry| *entry = entry.to_lowercase());
             }
-            // Each entry counts once, even if it is given several times.
+            // Each entry counts once, even if it is listed several times.
             list.sort();
             list.dedup();
         }
@@ -113,7 +113,7 @@ impl KeywordFinder {
     }
 }
 
-/// Returns whether no word continues across this position. Combining marks belong to the word that they follow.
+/// Returns whether no word spans this position. Combining marks belong to the preceding word.
 fn is_boundary(text: &str, at: usize) -> bool {
     let in_word = |c: char| c.is_alphanumeric() || c == '_';
     let goes_on = |c: char| in_word(c) || is_mark(c);
@@ -202,7 +202,7 @@ mod tests {
     fn a_combining_mark_is_part_of_the_word_before_it() {
         assert_eq!(score_of("e\u{301}cole, cafe\u{301}, e\u{301}te\u{301}", blocking(&["cole", "cafe", "te", "e"])), 0.0);
         assert_eq!(score_of("e\u{301}cole, cafe\u{301}s", blocking(&["e\u{301}cole", "cafe\u{301}"])), -1.0);
-        // Where there is no word, it continues none.
+        // Without a word before it, a mark continues none.
         assert_eq!(score_of("=\u{338}no", blocking(&["=", "no"])), -2.0);
     }
 

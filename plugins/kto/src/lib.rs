@@ -70,7 +70,7 @@ impl Labelled for Kto {
 
     fn loss(&mut self, e: &Examples) -> Result<LabelledGradient, Error> {
         let s = &self.settings;
-        // A value and not a `Dual`: the baseline is a constant in the derivative.
+        // A number rather than a `Dual`, because the baseline is a constant in the derivative.
         let z = match s.loss_type {
             KtoLossType::Kto => e.mismatched_log_ratio()?.max(0.0),
             KtoLossType::ApoZeroUnpaired => 0.0,
@@ -80,7 +80,7 @@ impl Labelled for Kto {
         let mut total = LabelledLossSum::new(e);
         for (row, (&ratio, &desirable)) in ratios.iter().zip(&e.labels).enumerate() {
             let [ratio] = Dual::variables([ratio]);
-            // 1 - sigmoid(x) as sigmoid(-x), which is accurate if it is small.
+            // 1 - sigmoid(x) is computed as sigmoid(-x), which is accurate if it is small.
             let (away, weight) = if desirable { (-(ratio - z), s.desirable_weight) } else { (ratio - z, s.undesirable_weight) };
             total.add(row, (away * s.beta).sigmoid() * (weight / all));
         }

@@ -32,7 +32,7 @@ fn closed_form(s: &KtoSettings, e: &Examples, logp: &[f64]) -> f64 {
     (0..e.labels.len()).map(of_row).sum::<f64>() / f64::from(e.scale.items)
 }
 
-/// Moves the reference's log-probabilities of mismatched completions.
+/// Shifts the reference's log-probabilities of mismatched completions.
 fn with_baseline(seed: u64, by: f32) -> Examples {
     let mut e = examples(seed);
     e.mismatched.as_mut().unwrap().ref_logp.iter_mut().for_each(|r| *r -= by);
@@ -107,7 +107,7 @@ fn figures_are_those_of_trl() {
     let wanted: Vec<(String, f64, f64)> = wanted.into_iter().map(|(name, v, w)| (name.to_owned(), v, w)).collect();
     assert_eq!(given(&e, KtoLossType::Kto), wanted);
     assert_eq!(given(&e, KtoLossType::ApoZeroUnpaired), wanted[..7]);
-    // Of desirable rows alone there is nothing to say of the others.
+    // With desirable rows alone, the others have no metrics.
     (e.labels, e.desirable, e.undesirable) = (vec![true; 3], 3, 0);
     assert!(given(&e, KtoLossType::Kto).iter().all(|(name, ..)| !name.ends_with("rejected") && name != "rewards/margins"));
 }

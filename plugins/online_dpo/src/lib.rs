@@ -1,10 +1,9 @@
-//! Online Direct Preference Optimization (Guo et al. 2024): the policy writes two completions of each prompt, rewards decide
-//! which is better, and the pair is learned from as in DPO (Rafailov et al. 2023) or IPO (Azar et al. 2023). Names, defaults and
-//! metrics are TRL's.
+//! Online Direct Preference Optimization (Guo et al. 2024): the policy writes two completions of each prompt, rewards decide which is
+//! better, and the pair is learned from as in DPO (Rafailov et al. 2023) or IPO (Azar et al. 2023). Names, defaults and metrics are TRL's.
 //!
 //! Differences from TRL:
 //! - A pair is skipped if one of its completions has no reward. TRL counts a missing reward as 0.
-//! - `objective/*` are those of the policy that wrote the completions, without padding, and like all log-probabilities here at
+//! - `objective/*` are computed from the policy that wrote the completions, without padding, and, like all log-probabilities in rlhost, at
 //!   temperature 1.
 //! - `beta` is one number, not one per epoch, because a plugin does not know the epoch.
 
@@ -55,7 +54,7 @@ pub struct OnlineDpo {
 }
 
 impl OnlineDpo {
-    /// Returns the rewards after the penalty, `None` for rows without a reward.
+    /// Returns the rewards after the penalty; `None` for rows without a reward.
     fn scores(&self, rollouts: &Rollouts) -> Vec<Option<f64>> {
         let penalty = self.settings.missing_eos_penalty.unwrap_or(0.0);
         let rewards = scores(rollouts).into_iter().zip(&rollouts.finished);

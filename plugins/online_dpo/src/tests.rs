@@ -65,7 +65,7 @@ fn figures_of_a_generation_are_those_of_trl() {
     let settings = OnlineDpoSettings { beta: 0.5, missing_eos_penalty: Some(1.0), ..OnlineDpoSettings::default() };
     let given = algorithm(settings).choose(&r).unwrap().metrics;
     let figure = |name: &str| given.iter().find(|m| m.name == name).map(|m| (m.value, m.weight)).unwrap();
-    // Scores 2, 6 - 1 and 4; of the log-ratio 0.25 per token, 1, 2, 2 and 2 tokens.
+    // Scores 2, 6 - 1 and 4; log-ratios of 0.25 per token for 1, 2, 2 and 2 tokens.
     assert_eq!(figure("objective/scores"), (11.0 / 3.0, 3.0));
     assert_eq!(figure("objective/scores_margin"), (3.0, 1.0));
     assert_eq!(figure("objective/entropy"), (7.0 / 4.0, 4.0));

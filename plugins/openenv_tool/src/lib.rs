@@ -1,9 +1,9 @@
 //! Plays episodes on an OpenEnv server over plain HTTP.
 //!
-//! An environment with tools (`MCPEnvironment`) has sessions at `/mcp`: each episode opens one, the model's calls become its
-//! `tools/call`, and the episode ends with the session, when the model calls nothing. An environment of one action has `/step`:
-//! the model's text is that action, and the observation and the reward end the episode. OpenEnv's environments of several actions
-//! keep their state behind a WebSocket, which this can't open.
+//! An environment with tools (`MCPEnvironment`) has sessions at `/mcp`: each episode opens a session, the model's calls become its
+//! `tools/call`, and the episode ends with the session, when the model makes no call. An environment of one action has `/step`: the model's
+//! text is that action, and the observation and the reward end the episode. OpenEnv's environments of several actions keep their state
+//! behind a WebSocket, which this plugin can't open.
 
 mod server;
 
@@ -75,9 +75,9 @@ pub struct OpenEnv {
 
 /// An episode.
 pub struct OpenEnvEpisode {
-    /// Its session; empty without one.
+    /// Id of the session; empty without one.
     session: String,
-    /// Its seed, which it shares with the other samples of its prompt, and its number, which it does not.
+    /// Seed of the episode, which all samples of its prompt share, and its number, which is unique.
     name: (u64, u64),
     turns: u32,
     calls: u32,
@@ -147,12 +147,12 @@ impl BatchEnvironment for OpenEnv {
 }
 
 impl OpenEnv {
-    /// Sends the calls of all turns at once. A turn without calls ends its episode.
+    /// Sends the calls of all turns in parallel. A turn without calls ends its episode.
     fn call_tools(&self, turns: &mut [(&mut OpenEnvEpisode, &Turn)]) -> Result<Vec<Reply>, Error> {
         let mut asked = Vec::new();
         for (episode, turn) in turns.iter() {
             for (place, call) in turn.calls.iter().enumerate() {
-                // What is no JSON is told the model below, without asking.
+                // Arguments that are not JSON are not sent; the model gets the error below.
                 let arguments: Result<Map<String, Value>, String> = call.arguments_as();
                 let params = |arguments| json!({ "session_id": episode.session, "name": call.name, "arguments": arguments });
                 asked.push((id(episode.name, episode.turns, &format!("call-{place}")), arguments.map(params)));
@@ -168,7 +168,7 @@ impl OpenEnv {
         for (episode, turn) in turns.iter_mut() {
             let mut reply = Reply::say(Vec::with_capacity(turn.calls.len()));
             reply.done = turn.calls.is_empty();
-            // Where calls are rewarded, calling nothing earns nothing, and is not left out.
+            // If calls are rewarded, a turn without calls gets a reward of 0 rather than none.
             reply.reward = self.settings.reward.as_ref().map(|_| 0.0);
             for (call, result) in turn.calls.iter().zip(&mut told) {
                 let ToolCallResult { text, reward, done, failed } = self.tool_call_result(result)?;
@@ -183,7 +183,7 @@ impl OpenEnv {
         Ok(replies)
     }
 
-    /// Returns what the model is told of a call. A server that does not answer ends the episode: that is not the model's fault.
+    /// Returns the model's view of a call's result. A server that does not answer ends the episode, because that is not the model's fault.
     fn tool_call_result(&self, result: Result<Value, server::RequestFailure>) -> Result<ToolCallResult, Error> {
         let bad = (self.settings.bad_call != 0.0).then_some(self.settings.bad_call);
         let failed = |text: String| ToolCallResult { text: format!("error: {text}"), reward: bad, done: false, failed: true };
@@ -213,7 +213,7 @@ impl OpenEnv {
         Ok(ToolCallResult { text, reward, done, failed: false })
     }
 
-    /// Sends each turn's text as the action of its episode, which ends with it unless the server says otherwise.
+    /// Sends each turn's text as the action of its episode, which then ends unless the server says otherwise.
     fn act(&self, turns: &[(&mut OpenEnvEpisode, &Turn)]) -> Result<Vec<Reply>, Error> {
         let action = |turn: &Turn| {
             let mut action = self.settings.action.clone();
@@ -237,7 +237,7 @@ impl OpenEnv {
     }
 }
 
-/// What a call came to.
+/// Outcome of a call.
 struct ToolCallResult {
     text: String,
     reward: Option<f32>,
@@ -249,8 +249,8 @@ fn add(sum: Option<f32>, reward: Option<f32>) -> Option<f32> {
     reward.map_or(sum, |reward| Some(sum.unwrap_or(0.0) + reward))
 }
 
-/// Returns the id of a request, which no other request of a run has: answers are recorded under what was asked, and the same call in
-/// the same session may have another answer.
+/// Returns the id of a request, which is unique in a run: answers are recorded by request, and the same call in the same session may have
+/// another answer.
 fn id((seed, number): (u64, u64), turn: u32, what: &str) -> String {
     format!("{seed:016x}-{number}-{turn}-{what}")
 }
@@ -266,7 +266,7 @@ fn session_in(opened: Value) -> Result<String, Error> {
     }
 }
 
-/// Returns the tools of a list; their schema's name differs between versions.
+/// Returns the tools of a list. The name of their schema differs between versions.
 fn tools_in(listed: &Value) -> Result<Vec<Tool>, Error> {
     let Some(tools) = listed["tools"].as_array() else {
         return Err(Error::Internal(format!("the server listed no tools: {listed}")));

@@ -1,25 +1,25 @@
-//! Requests to the server, and what its answers say.
+//! Requests to the server, and parsing of its answers.
 
 use rlhost_plugin_sdk::Error;
 use rlhost_plugin_sdk::http::{Request, Response, fetch};
 use rlhost_plugin_sdk::serde_json::{Value, from_str, json};
 
-/// Longest text of an answer in an error, in characters.
+/// Maximum length of an answer's text in an error message, in characters.
 const SHOWN: usize = 200;
 
-/// The code with which a server refuses a session, but not what the model got wrong.
+/// The code with which a server rejects a session, as opposed to a mistake of the model.
 const BAD_PARAMS: i32 = -32602;
 
-/// What to do about a session that is gone.
+/// Advice about a lost session.
 const LOST: &str =
     "it is lost if the server was restarted, and with on_error = \"unscorable\" that costs the episode's row, not the run";
 
-/// Why a request has no result.
+/// Reason why a request has no result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestFailure {
-    /// The environment refuses it, for a reason that the model may be told.
+    /// The environment refused the request, for a reason that may be shown to the model.
     Refused(String),
-    /// The server does not answer as it should.
+    /// The server gave no valid answer.
     Server(String),
 }
 
@@ -37,7 +37,7 @@ impl std::fmt::Display for RequestFailure {
     }
 }
 
-/// Where the server is, and how it knows the run.
+/// Address of the server, and the run's credentials.
 pub struct OpenEnvServer {
     base: String,
     secret: Option<String>,
@@ -45,7 +45,7 @@ pub struct OpenEnvServer {
 
 impl OpenEnvServer {
     /// # Errors
-    /// If the address is none.
+    /// If the address is invalid.
     pub fn new(url: &str, secret: Option<&str>) -> Result<Self, Error> {
         if !["http://", "https://"].iter().any(|scheme| url.starts_with(scheme)) {
             return Err(Error::Config(format!(
@@ -63,14 +63,14 @@ impl OpenEnvServer {
         }
     }
 
-    /// Makes calls of JSON-RPC, each with an id, a method and parameters, side by side.
+    /// Makes JSON-RPC calls in parallel, each with an id, a method and parameters.
     pub fn rpc<'a>(&self, calls: impl Iterator<Item = (&'a str, &'a str, Value)>) -> Vec<Result<Value, RequestFailure>> {
         let body = |(id, method, params)| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
         let requests: Vec<Request> = calls.map(|call| self.post("/mcp", &body(call))).collect();
         fetch(&requests).into_iter().map(result).collect()
     }
 
-    /// Takes a step for each body, side by side.
+    /// Takes a step for each body, in parallel.
     pub fn steps(&self, bodies: &[Value]) -> Vec<Result<Response, String>> {
         fetch(&bodies.iter().map(|body| self.post("/step", body)).collect::<Vec<_>>())
     }
@@ -93,7 +93,7 @@ fn result(answer: Result<Response, String>) -> Result<Value, RequestFailure> {
     let mut body = body(answer)?;
     if let Some(error) = body.get("error").filter(|error| !error.is_null()) {
         let said = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
-        // A session that is gone is none of the model's business.
+        // The model should not see errors about a lost session.
         return Err(match error["code"] == BAD_PARAMS && said.starts_with("Unknown session_id") {
             true => RequestFailure::Server(format!("{said}; {LOST}")),
             false => RequestFailure::Refused(said),
@@ -110,8 +110,7 @@ pub fn is_error(result: &Value) -> bool {
     ["isError", "is_error"].into_iter().any(|name| result[name] == true)
 }
 
-/// Returns what a tool's result says as text, and as JSON if it is that. A server without MCP's client answers with the tool's own
-/// value.
+/// Returns a tool's result as text, and as JSON if it is JSON. A server without MCP's client returns the tool's own value.
 pub fn result_text(result: &Value) -> (String, Option<Value>) {
     let structured = ["structuredContent", "structured_content"].into_iter().map(|name| &result[name]).find(|v| v.is_object());
     let Some(content) = result["content"].as_array() else { return (text_of(result), Some(result.clone())) };
@@ -121,12 +120,12 @@ pub fn result_text(result: &Value) -> (String, Option<Value>) {
     (text, value)
 }
 
-/// Returns a JSON value as the model reads it: a text as it is.
+/// Returns a JSON value as shown to the model: a text without quotes.
 pub fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Shortens a text, and parts what templates might take for a mark: `<|end|>`, `</s>`, `[INST]`.
+/// Shortens a text, and splits text that templates might take for a special token: `<|end|>`, `</s>`, `[INST]`.
 pub fn readable(text: &str, longest: usize) -> String {
     let cut = text.floor_char_boundary(longest);
     let (shown, rest) = text.split_at(cut);
@@ -143,7 +142,7 @@ pub fn readable(text: &str, longest: usize) -> String {
     parted
 }
 
-/// Returns whether a mark may begin here.
+/// Returns whether a special token may begin here.
 fn opens_mark(text: &str) -> bool {
     let within = |open: char, close: char, of: fn(char) -> bool| {
         let inner = text.strip_prefix(open)?;
@@ -154,7 +153,7 @@ fn opens_mark(text: &str) -> bool {
     angled || within('[', ']', |c| c == '/' || c == '_' || c.is_ascii_uppercase()) == Some(true)
 }
 
-/// The answer to a step.
+/// The response to a step.
 pub struct OpenEnvStep {
     pub observation: Value,
     pub reward: Option<f32>,
@@ -162,7 +161,7 @@ pub struct OpenEnvStep {
 }
 
 /// # Errors
-/// If the server does not answer as it should.
+/// If the server gave no valid answer.
 pub fn step_in(answer: Result<Response, String>) -> Result<OpenEnvStep, Error> {
     let mut body = body(answer)?;
     let reward = body["reward"].as_f64().map(|reward| reward as f32);

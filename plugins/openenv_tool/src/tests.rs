@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What was asked so far: method or path, and parameters or body.
+/// Requests so far: method or path, and parameters or body.
 type RequestHistory = Rc<RefCell<Vec<(String, Value)>>>;
 
 /// A server whose tool `count` counts the calls of a session, as OpenEnv answers.

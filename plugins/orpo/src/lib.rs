@@ -2,9 +2,9 @@
 //! `beta`, the loss of the odds ratio of chosen to rejected completion. It needs no reference model. Names, defaults and metrics
 //! are TRL's.
 //!
-//! As in TRL, the negative log-likelihood is that of the prompt and the chosen completion; in the paper it is the completion's alone,
-//! which `prompt_likelihood` turns back to. It is a mean over the tokens of the complete optimizer step; TRL's is one over each
-//! micro-batch. `logits/*` are means over the completions' tokens, as in DPO, without prompts and padding.
+//! As in TRL, the negative log-likelihood includes the prompt; in the paper it is the chosen completion's alone, which `prompt_likelihood`
+//! restores. It is a mean over the tokens of the complete optimizer step, while TRL's is a mean over each micro-batch. `logits/*` are means
+//! over the completions' tokens, as in DPO, without prompts and padding.
 
 #[cfg(test)]
 mod tests;
@@ -37,8 +37,8 @@ pub struct Orpo {
     settings: OrpoSettings,
 }
 
-/// Returns the logarithm of the odds `p / (1 - p)` of a completion's mean log-probability. A certain completion would have
-/// infinite odds, so it counts as slightly less than certain.
+/// Returns the logarithm of the odds `p / (1 - p)` of a completion's mean log-probability. A certain completion would have infinite odds,
+/// so its probability is limited to slightly below 1.
 fn log_odds(logp: Dual<2>) -> Dual<2> {
     let logp = logp.min(-1e-7);
     logp - (-logp.exp() + 1.0).ln()
@@ -77,7 +77,7 @@ impl Preference for Orpo {
     }
 }
 
-/// Returns the loss of pairs. The negative log-likelihood of their chosen completions is divided by this many tokens.
+/// Returns the loss of pairs. The negative log-likelihood of their chosen completions is divided by `tokens`.
 fn loss(beta: f64, p: &PreferencePairs, tokens: u64, nll_loss: Option<Metric>) -> PreferenceGradient {
     let (chosen, rejected) = (p.chosen.logps(), p.rejected.logps());
     let (chosen_lengths, rejected_lengths) = (p.chosen.lengths(), p.rejected.lengths());

@@ -23,7 +23,7 @@ pub(crate) fn estimate(s: &PpoSettings, kl_coef: f64, all: &ScoreMoments, rollou
     let mut scored = Vec::new();
     for ((row, score), &finished) in rows(&rollouts.offsets).zip(&given).zip(&rollouts.finished) {
         match score {
-            // Without a score, there is neither an advantage nor a return to learn.
+            // Without a score, the row has neither an advantage nor a return.
             None => mask[row].fill(0),
             Some(score) => {
                 let score = if s.normalize_reward { all.normalized(*score) } else { *score };
@@ -48,8 +48,8 @@ pub(crate) fn estimate(s: &PpoSettings, kl_coef: f64, all: &ScoreMoments, rollou
     let mut advantages = vec![0.0; mask.len()];
     let mut returns = vec![0.0; mask.len()];
     for NormalizedScore { row, .. } in &scored {
-        // The value after the last token is 0. Tokens that the policy did not choose are part of the state in which it chooses
-        // the next one, not steps of their own.
+        // The value after the last token is 0. Tokens that the policy did not choose are part of the state in which it chooses the next
+        // one, not steps of their own.
         let (mut next_value, mut next_advantage) = (0.0, 0.0);
         for i in counted(&mask, row.clone()).rev() {
             let value = f64::from(values[i]);
@@ -69,7 +69,7 @@ pub(crate) fn estimate(s: &PpoSettings, kl_coef: f64, all: &ScoreMoments, rollou
     Ok(Advantages { advantages: narrow(advantages), returns: Some(narrow(returns)), mask: Some(mask), metrics })
 }
 
-/// Returns the divergence from the reference at each token, zeros without a reference.
+/// Returns the divergence from the reference at each token; zeros without a reference.
 fn divergence(s: &PpoSettings, rollouts: &Rollouts) -> Result<Vec<f64>, Error> {
     if !s.has_reference() {
         return Ok(vec![0.0; rollouts.logp.len()]);
@@ -86,8 +86,8 @@ fn divergence(s: &PpoSettings, rollouts: &Rollouts) -> Result<Vec<f64>, Error> {
     Ok(rollouts.logp.iter().zip(ref_logp).map(of_token).collect())
 }
 
-/// Computes `(x - mean) / sqrt(variance + 1e-8)` over the batch's tokens that count, and sets the others to zero. Adds the mean
-/// again if `keep_mean`.
+/// Computes `(x - mean) / sqrt(variance + 1e-8)` over the batch's counted tokens, and sets the others to zero. With `keep_mean`, adds the
+/// mean again.
 fn whiten(column: &mut [f64], mask: &[u8], keep_mean: bool) {
     let all = column.iter().zip(mask).filter(|&(_, &m)| m != 0).map(|(&x, _)| x);
     let Some((mean, std)) = mean_and_std(all) else { return };

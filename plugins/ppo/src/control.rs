@@ -1,5 +1,5 @@
-//! What PPO carries from one generation to the next: the mean and deviation of all scores, and a KL coefficient that keeps the divergence per token near a target, as in OpenRLHF (Ziegler et al. 2019, section 2.2): `coef *= 1 +
-//! clip(kl / target - 1, -0.2, 0.2) * completions / horizon`.
+//! State of PPO across generations: the mean and deviation of all scores, and a KL coefficient that keeps the divergence per token near a
+//! target, as in OpenRLHF (Ziegler et al. 2019, section 2.2): `coef *= 1 + clip(kl / target - 1, -0.2, 0.2) * completions / horizon`.
 
 use crate::moments::ScoreMoments;
 use crate::settings::PpoSettings;
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 /// Mean divergence of a completion's tokens, averaged over completions.
 pub(crate) const KL: &str = "kl";
 
-/// State of the adaptive coefficient, unused without a target, and of the normalisation of scores.
+/// State of the adaptive coefficient, which is unused without a target, and of score normalisation.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct KlControl {
     /// The coefficient; `kl_coef` before the first observed generation.
     coef: Option<f64>,
-    /// Completions since it last changed.
+    /// Completions since the coefficient last changed.
     completions: u64,
     /// Completions of the whole run.
     pub(crate) episode: u64,
@@ -35,7 +35,7 @@ impl KlControl {
         self.episode += completions as u64;
     }
 
-    /// Adjusts the coefficient once for each step that started with a generation; other steps don't have this metric.
+    /// Adjusts the coefficient after each step that started with a generation; other steps don't have this metric.
     pub(crate) fn observe(&mut self, s: &PpoSettings, metrics: &[(String, f64)]) {
         let (Some(target), Some(kl)) = (s.kl_target, find_metric(metrics, KL)) else { return };
         let error = (kl / target - 1.0).clamp(-0.2, 0.2);

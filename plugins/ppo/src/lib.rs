@@ -1,9 +1,9 @@
 //! Proximal Policy Optimization with a critic (Schulman et al. 2017, arXiv 1707.06347; for language models Ziegler et al. 2019,
 //! arXiv 1909.08593), as TRL had it until 1.10.
 //!
-//! There is no padding here. A completion's score is added to its last token. Upstream adds it to the first padded position after
-//! that, whose value it then learns too, unless the completion has the full length. In both, a token's value is that of the state
-//! in which it is chosen.
+//! There is no padding. A completion's score is added to its last token. Upstream adds it to the first padded position after that, whose
+//! value it then learns too, unless the completion has the full length. In both, a token's value is that of the state in which it is
+//! chosen.
 //!
 //! - `advantage`: rewards of tokens, generalised advantage estimation, whitening
 //! - `loss`: the clipped losses of policy and critic

@@ -78,8 +78,8 @@ struct PpoLossSums {
 }
 
 impl PpoLossSums {
-    /// Returns means over tokens, where upstream averages micro-batches. So `val/ratio_var`, upstream the variance of
-    /// micro-batches' means, is that of tokens about 1 here. About their own mean, it would depend on how a step is split.
+    /// Returns means over tokens, where upstream averages micro-batches. Upstream, `val/ratio_var` is the variance of the micro-batches'
+    /// means; here it is the variance of the tokens' ratios about 1. A variance about their own mean would depend on how a step is split.
     fn metrics(&self) -> Vec<Metric> {
         let n = self.tokens;
         vec![

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Added to the deviation, as in TRL: f32's epsilon.
+/// Number added to the deviation, as in TRL: f32's epsilon.
 const EPS: f64 = f32::EPSILON as f64;
 
 /// Count, mean and sum of squared distances from it, updated a batch at a time (Chan et al. 1983).
@@ -15,7 +15,7 @@ pub struct ScoreMoments {
 }
 
 impl ScoreMoments {
-    /// Counts more scores.
+    /// Adds scores.
     pub(crate) fn update(&mut self, scores: impl Iterator<Item = f64> + Clone) {
         let n = scores.clone().count() as f64;
         if n == 0.0 {
@@ -29,13 +29,13 @@ impl ScoreMoments {
         self.count = all;
     }
 
-    /// Returns their mean and standard deviation (n - 1); 1 of fewer than two.
+    /// Returns the mean and standard deviation (n - 1); a deviation of 1 for fewer than two scores.
     pub(crate) fn mean_and_std(&self) -> (f64, f64) {
         let std = if self.count > 1.0 { (self.squares / (self.count - 1.0)).sqrt() } else { 1.0 };
         (self.mean, std)
     }
 
-    /// Returns a score in units of the deviation from the mean.
+    /// Returns a score's distance from the mean in standard deviations.
     pub(crate) fn normalized(&self, score: f64) -> f64 {
         let (mean, std) = self.mean_and_std();
         (score - mean) / (std + EPS)

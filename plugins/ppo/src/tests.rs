@@ -13,7 +13,7 @@ fn near(got: (f64, f64), want: (f64, f64)) {
     assert!((got.0 - want.0).abs() < 1e-6 && (got.1 - want.1).abs() < 1e-9, "{got:?} against {want:?}");
 }
 
-/// Makes completions of three, two and one tokens, the second cut off and the third unscorable.
+/// Returns completions of three, two and one tokens, the second cut off and the third unscorable.
 fn rollouts() -> Rollouts {
     Rollouts {
         rewards: vec![RewardColumn { name: "r".into(), weight: 0.5, values: vec![Some(2.0), Some(-4.0), None] }],
@@ -28,7 +28,7 @@ fn rollouts() -> Rollouts {
     }
 }
 
-/// Settings for which results can be worked out by hand.
+/// Returns settings for which results can be computed by hand.
 fn plain() -> PpoSettings {
     PpoSettings { kl_coef: 0.5, gamma: 0.5, lam: 0.5, ..PpoSettings::default() }
 }
@@ -154,7 +154,7 @@ fn nothing_scorable_is_nothing_to_learn() {
     assert_eq!(given.advantages, [0.0; 6]);
 }
 
-/// Makes rows of unequal lengths with random-looking values, the second completely masked.
+/// Returns rows of unequal lengths with random-looking values, the second completely masked.
 fn tokens(seed: u64) -> Tokens {
     let mut noise = TestNoise(seed);
     let n = 14;
@@ -180,7 +180,7 @@ fn tokens(seed: u64) -> Tokens {
     }
 }
 
-/// Computes the policy's and the critic's part by the formulas, and how much of each is clipped.
+/// Computes the policy's and the critic's part from the formulas, and the clipped fraction of each.
 fn closed_form(s: &PpoSettings, t: &Tokens, logp: &[f64], values: &[f64]) -> [f64; 4] {
     let wide = |column: &Option<Vec<f32>>, i: usize| f64::from(column.as_ref().unwrap()[i]);
     let mut sums = [0.0; 4];
@@ -315,7 +315,7 @@ fn scores_are_normalized_by_all_scores_so_far() {
     for ppo in [&mut ppo, &mut resumed] {
         check(next(ppo, [Some(11.0), Some(15.0), None]), [11.0, 15.0, 7.0], (7.0, 34f64.sqrt()));
     }
-    // Equal scores deviate from nothing.
+    // Equal scores have no deviation.
     let mut equal = Ppo::new(PpoSettings { normalize_reward: true, ..plain() }).unwrap();
     let given = next(&mut equal, [Some(4.0); 3]);
     assert!(given.0.iter().all(|x| x.is_finite()) && given.1 == [4.0, 0.0], "{given:?}");

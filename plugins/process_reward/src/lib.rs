@@ -1,5 +1,5 @@
-//! Combines a process reward model's values of a completion's steps. The host puts them into a column with the model's name, a
-//! list of numbers for each completion.
+//! Combines a process reward model's values of a completion's steps. The host passes them in a column with the model's name, a list of
+//! numbers per completion.
 
 use rlhost_plugin_sdk::prelude::*;
 

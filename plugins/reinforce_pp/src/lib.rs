@@ -36,7 +36,7 @@ pub enum ReinforcePpKlEstimator {
     K3,
 }
 
-/// The maximum magnitude of a token's divergence. OpenRLHF has it so that no token of a rare text outweighs all scores.
+/// Maximum magnitude of a token's divergence. OpenRLHF limits it so that no token of a rare text outweighs all scores.
 const MOST_KL: f64 = 10.0;
 
 impl ReinforcePpKlEstimator {
@@ -45,7 +45,7 @@ impl ReinforcePpKlEstimator {
             Self::K1 => d,
             Self::K2 => d * d * 0.5,
             Self::K3 => {
-                // Its exponential might be infinite further down, where the divergence is at its limit.
+                // Further down, where the divergence is at its limit, the exponential could be infinite.
                 let d = d.max(-MOST_KL);
                 (-d).exp_m1() + d
             }
@@ -101,7 +101,7 @@ impl Default for ReinforcePpSettings {
 }
 
 impl ReinforcePpSettings {
-    /// The discount. A group's baseline is that of whole completions, so OpenRLHF has none there.
+    /// Returns the discount. A group baseline is that of whole completions, so OpenRLHF does not discount with it.
     fn discount(&self) -> f64 {
         if self.baseline == Baseline::Group { 1.0 } else { self.gamma }
     }
@@ -177,7 +177,7 @@ fn reference<'a>(s: &ReinforcePpSettings, column: &'a Option<Vec<f32>>) -> Resul
     }
 }
 
-/// Returns what each token earns besides its divergence: the last one the score, minus the baseline, or the last one of each turn
+/// Returns each token's reward without the divergence: the last one gets the score minus the baseline, or the last one of each turn gets
 /// the turn's score.
 fn token_rewards(s: &ReinforcePpSettings, rollouts: &Rollouts, given: &[Option<f64>]) -> Vec<f64> {
     let (low, high) = s.reward_clip_range.unwrap_or((f64::NEG_INFINITY, f64::INFINITY));
@@ -202,8 +202,8 @@ fn token_rewards(s: &ReinforcePpSettings, rollouts: &Rollouts, given: &[Option<f
     earned
 }
 
-/// Computes advantages. A token's reward is `-kl_coef KL`, plus what it earned. Its advantage is the discounted sum of the rewards
-/// from there on, minus the mean and divided by the deviation of all tokens of the batch.
+/// Computes advantages. A token's reward is `-kl_coef KL`, plus the part of the score that it gets. Its advantage is the discounted sum of
+/// the rewards from there on, normalised by the mean and the deviation of all tokens of the batch.
 fn estimate(s: &ReinforcePpSettings, rollouts: &Rollouts) -> Result<Advantages, Error> {
     let given = scores(rollouts);
     let earned = token_rewards(s, rollouts, &given);

@@ -4,8 +4,8 @@ use super::*;
 use rlhost_plugin_sdk::policy::testing::{close, find_metric};
 use rlhost_plugin_sdk::policy::{RewardColumn, Scale, Turns};
 
-/// Makes two prompts of two completions, of two, one, one and two tokens; the third is unscorable. The first and the last token
-/// are 0.5 nats from the reference.
+/// Returns two prompts of two completions, of two, one, one and two tokens; the third is unscorable. The first and the last token are 0.5
+/// nats from the reference.
 fn rollouts() -> Rollouts {
     Rollouts {
         rewards: vec![RewardColumn { name: "r".into(), weight: 2.0, values: vec![Some(1.0), Some(2.0), None, Some(-3.0)] }],
@@ -123,7 +123,7 @@ fn what_is_alike_or_unscorable_teaches_nothing() {
     close("masked", &given.advantages, &[2.0 / std, 0.0, 4.0 / std, 0.0, 0.0, -6.0 / std]);
 }
 
-/// Makes rows of unequal lengths with random-looking values, the second completely masked.
+/// Returns rows of unequal lengths with random-looking values, the second completely masked.
 fn tokens(seed: u64) -> Tokens {
     let mut state = seed;
     let mut column = |middle: f32, width: f32| -> Vec<f32> {

@@ -40,7 +40,7 @@ reward! {
     needs: TOKEN_IDS,
     |config, sample| {
         let share = repeated_share(sample.token_ids, config.ngram_size);
-        // Otherwise, no repetition would give minus zero.
+        // Without repetition, the product would be minus zero.
         if share > 0.0 { (share * config.max_penalty) as f32 } else { 0.0 }
     }
 }

@@ -100,7 +100,7 @@ fn estimate(s: &RlooSettings, rollouts: &Rollouts) -> Result<Advantages, Error> 
     if s.beta > 0.0 {
         let ref_logp =
             rollouts.ref_logp.as_ref().ok_or_else(|| Error::Input("beta needs the reference log-probabilities".into()))?;
-        // The plain log-ratio, which may be negative, not GRPO's estimate: it is a reward here.
+        // The plain log-ratio, which may be negative, rather than GRPO's estimate, because it is part of the reward.
         let kl = |i: usize| f64::from(rollouts.logp[i]) - f64::from(ref_logp[i]);
         let mut sum = 0.0;
         for (row, reward) in rows(&rollouts.offsets).zip(&mut rewards) {

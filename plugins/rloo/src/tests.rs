@@ -4,8 +4,8 @@ use super::*;
 use rlhost_plugin_sdk::policy::testing::{close, find_metric};
 use rlhost_plugin_sdk::policy::{RewardColumn, Scale};
 
-/// Makes groups of three, completions of two tokens; each is 0.25 nats per token times its index in the group away from the
-/// reference.
+/// Returns groups of three completions of two tokens. The distance of each from the reference, in nats per token, is 0.25 times its index
+/// in the group.
 fn rollouts(rewards: &[Option<f32>]) -> Rollouts {
     let rows = rewards.len() as u32;
     Rollouts {
@@ -93,8 +93,8 @@ fn a_clip_range_must_be_one() {
     assert_eq!(given.unwrap().reward_clip_range, Some((-1.0, 1.0)));
 }
 
-/// Makes five rows of unequal lengths with random-looking values; the third completely masked, the fourth without an advantage,
-/// some tokens masked elsewhere.
+/// Returns five rows of unequal lengths with random-looking values; the third is completely masked, the fourth has no advantage, and some
+/// tokens of the others are masked.
 fn tokens(seed: u64) -> Tokens {
     let mut state = seed;
     let mut noise = || {

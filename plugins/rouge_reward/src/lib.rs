@@ -65,7 +65,7 @@ fn words(text: &str) -> Vec<String> {
 }
 
 fn longest_common_subsequence(a: &[String], b: &[String]) -> usize {
-    // Numbers instead of words, because every word is compared with every other.
+    // Words are numbered, because every word is compared with every other.
     let mut numbers = HashMap::new();
     let mut numbered = |words: &[String]| -> Vec<usize> {
         words

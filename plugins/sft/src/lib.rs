@@ -40,8 +40,8 @@ impl Algorithm for Sft {
     const DESCRIPTION: &'static str = "Supervised fine-tuning on given completions (nll, dft)";
     const LEARNING_RATE: f64 = 2e-5;
 
-    /// With `nll`, the loss is the cross-entropy with any targets. `dft` would weight smoothed targets by a value that is not a
-    /// probability.
+    /// Returns whether targets may be smoothed. With `nll`, the loss is the cross-entropy with any targets; `dft` would weight smoothed
+    /// targets by a value that is not a probability.
     fn smoothed(settings: &SftSettings) -> bool {
         settings.loss_type != SftLossType::Dft
     }
@@ -97,7 +97,7 @@ mod tests {
         &gradient.derivatives[0].values
     }
 
-    /// Makes completions of these lengths, a micro-batch of a step with eight tokens that count.
+    /// Returns completions of these lengths, a micro-batch of a step with eight counted tokens.
     fn completions(lengths: &[u32], mask: &[u8], logp: &[f32], entropy: &[f32]) -> Batch {
         let column = |name: &str, values: &[f32]| Column::new(name, Unit::Token, values.to_vec());
         let scale = Scale { items: 4, tokens: 8, max_completion_length: 9, ..Scale::default() };

@@ -1,7 +1,7 @@
-//! An algorithm that does what one must not, for the tests of the host.
+//! An algorithm that violates its contract, for the tests of the host.
 
 #![allow(missing_docs)]
-// Nothing but the exports of the wasm build uses what stands here.
+// These items are used only by the exports of the wasm build.
 #![cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
 
 use rlhost_plugin_sdk::algorithm::{Batch, Column, Data, Estimates, Gradient, Source, Unit, WeightedReward};
@@ -15,7 +15,7 @@ use serde::de::value::Error as Unknown;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What it does wrong.
+/// The violation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ContraryMisdeed {
@@ -35,26 +35,26 @@ pub enum ContraryMisdeed {
     /// Returns a mask with an entry that is neither 0 nor 1.
     OddMask,
     NanLoss,
-    /// Adds to each advantage how often it was asked for some, though it says that nothing depends on that.
+    /// Adds to each advantage the number of earlier calls, although it declares itself stateless.
     CountEstimates,
-    /// Adds to its loss how often it was asked for one, though it says that nothing depends on that.
+    /// Adds to its loss the number of earlier calls, although it declares itself stateless.
     CountLosses,
-    /// Returns a loss that is finite, and whose sums are not.
+    /// Returns a finite loss whose sums overflow.
     HugeLoss,
-    /// Returns a derivative too many.
+    /// Returns one derivative too many.
     ManyGradients,
     InfiniteGradient,
     /// Returns derivatives whose sums are infinite.
     HugeGradient,
-    /// Reports a figure under the name of the run's own loss.
+    /// Reports a metric under the name of the run's own loss.
     TakeLoss,
-    /// Reports a figure under the name of a reward's score.
+    /// Reports a metric under the name of a reward's score.
     TakeScore,
-    /// Reports a figure twice, of which the sum is infinite.
+    /// Reports a metric twice, with an infinite sum.
     HugeFigure,
-    /// Does nothing wrong, but names its advantages as it likes.
+    /// Violates nothing, but returns advantages in a column with its own name.
     OwnColumn,
-    /// Returns a column of its own with one advantage per sequence.
+    /// Returns a column with its own name and one advantage per sequence.
     OwnSequences,
 }
 
@@ -69,21 +69,21 @@ pub struct ContrarySettings {
 }
 
 static SETTINGS: ExportSlot<ContrarySettings> = ExportSlot::new();
-/// Calls of each function.
+/// Number of calls of each function.
 static ESTIMATES: AtomicU64 = AtomicU64::new(0);
 static LOSSES: AtomicU64 = AtomicU64::new(0);
 
-/// What it does wrong without being asked to: tests write over it in the compiled file. With `+` it does so in the second call of a
-/// function only, which is none of a trial's.
+/// The violation without any setting, which tests overwrite in the compiled file. With a trailing `+`, it happens from a function's second
+/// call on, so not in a trial.
 static OWN: [u8; 40] = *b"contrary=none...........................";
 
-/// The text that tests write over.
+/// Returns the text that tests overwrite.
 fn own() -> &'static str {
-    // Read as if it could be anything, or the compiler would put it into the code.
+    // `black_box` prevents the compiler from inlining the constant.
     std::str::from_utf8(&std::hint::black_box(&OWN)[9..]).unwrap_or_default().trim_end_matches('.')
 }
 
-/// Returns the name of its advantages, and what each belongs to.
+/// Returns the name and the unit of the advantages' column.
 fn column() -> (&'static str, Unit) {
     match own() {
         "own_column" => ("own_advantage", Unit::Token),
@@ -103,7 +103,7 @@ fn advantages(batch: &Batch) -> Result<Vec<f32>, Error> {
     Ok(given.iter().zip(lengths).flat_map(|(advantage, length)| std::iter::repeat_n(*advantage, length)).collect())
 }
 
-/// What it does wrong in a step, in this call of a function.
+/// Returns the violation in this step and call of a function.
 fn misdeed(step: u64, calls: &AtomicU64) -> ContraryMisdeed {
     let first = calls.fetch_add(1, Ordering::Relaxed) == 0;
     let text = own();

@@ -1,7 +1,7 @@
-//! An algorithm that chooses pairs as one must not, for the tests of the host.
+//! An algorithm that violates the contract of pairing, for the tests of the host.
 
 #![allow(missing_docs)]
-// Nothing but the exports of the wasm build uses what stands here.
+// These items are used only by the exports of the wasm build.
 #![cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
 
 use rlhost_plugin_sdk::algorithm::{Batch, Choice, Data, Gradient, Pair, Source, Unit, WeightedReward};
@@ -14,7 +14,7 @@ use serde::de::value::Error as Unknown;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What it does wrong.
+/// The violation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ContraryPairsMisdeed {
@@ -24,7 +24,7 @@ pub enum ContraryPairsMisdeed {
     TrapInChoice,
     /// Chooses a pair twice.
     Twice,
-    /// Chooses a completion that there is not.
+    /// Chooses a completion that does not exist.
     OutOfRange,
     /// Pairs a completion with itself.
     WithItself,
@@ -34,11 +34,11 @@ pub enum ContraryPairsMisdeed {
     ManyPairs,
     EndlessLoss,
     NanLoss,
-    /// Adds to its loss how often it was asked for one, though it says that nothing depends on that.
+    /// Adds to its loss the number of earlier calls, although it declares itself stateless.
     CountLosses,
-    /// Returns a loss that is finite, and whose sums are not.
+    /// Returns a finite loss whose sums overflow.
     HugeLoss,
-    /// Returns a derivative too few.
+    /// Returns one derivative too few.
     FewGradients,
     NanGradient,
 }
@@ -54,18 +54,18 @@ pub struct ContraryPairsSettings {
 }
 
 static SETTINGS: ExportSlot<ContraryPairsSettings> = ExportSlot::new();
-/// Calls of each function.
+/// Number of calls of each function.
 static CHOICES: AtomicU64 = AtomicU64::new(0);
 static LOSSES: AtomicU64 = AtomicU64::new(0);
 
-/// What it does wrong without being asked to: tests write over it in the compiled file. With `+` it does so in the second call of a
-/// function only, which is none of a trial's.
+/// The violation without any setting, which tests overwrite in the compiled file. With a trailing `+`, it happens from a function's second
+/// call on, so not in a trial.
 static OWN: [u8; 40] = *b"contrary=none...........................";
 
-/// What it does wrong in a step, in this call of a function.
+/// Returns the violation in this step and call of a function.
 fn misdeed(step: u64, calls: &AtomicU64) -> ContraryPairsMisdeed {
     let first = calls.fetch_add(1, Ordering::Relaxed) == 0;
-    // Read as if it could be anything, or the compiler would put it into the code.
+    // `black_box` prevents the compiler from inlining the constant.
     let text = std::str::from_utf8(&std::hint::black_box(&OWN)[9..]).unwrap_or_default().trim_end_matches('.');
     let (name, waits) = text.strip_suffix('+').map_or((text, false), |name| (name, true));
     let own = ContraryPairsMisdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));

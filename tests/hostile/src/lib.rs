@@ -1,7 +1,7 @@
-//! A reward that does what a plugin must not, for the tests of the sandbox.
+//! A reward that violates its contract, for the tests of the sandbox.
 
 #![allow(missing_docs, clippy::print_stdout)]
-// Nothing but the exports of the wasm build uses what stands here.
+// These items are used only by the exports of the wasm build.
 #![cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
 
 use rlhost_plugin_sdk::bindings::contract::{plugin, reward, state};
@@ -16,7 +16,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::SystemTime;
 
-/// What it does wrong.
+/// The violation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HostileMisdeed {
@@ -37,7 +37,7 @@ pub enum HostileMisdeed {
     Connect,
     Refuse,
     HugeReturn,
-    /// Of the smallest positive size: odd, and allowed.
+    /// Scores with the smallest positive number, which is unusual but allowed.
     Denormal,
     /// Panics for some completions: those whose first token is a multiple of four.
     TrapOnRows,
@@ -49,61 +49,61 @@ pub enum HostileMisdeed {
     Sleep,
     /// Sleeps for an hour, again and again.
     SleepOn,
-    /// Reports a figure under the name of the run's own step.
+    /// Reports a metric under the name of the run's own step.
     TakeStep,
-    /// Reports ten thousand figures.
+    /// Reports ten thousand metrics.
     ManyFigures,
-    /// Fails with a text of ten megabytes.
+    /// Fails with a message of ten megabytes.
     LongError,
-    /// Fails with a text that clears the terminal and forges a line of the log.
+    /// Fails with a message that clears the terminal and forges a log line.
     Forge,
-    /// Asks for more random bytes than anybody needs.
+    /// Requests more random bytes than any plugin needs.
     Entropy,
-    /// Asks for the time, for ever.
+    /// Requests the time in an endless loop.
     ClockLoop,
-    /// Waits for what never comes, for ever.
+    /// Waits forever for an event that never comes.
     Poll,
-    /// Takes handles of the host's and gives none back.
+    /// Acquires the host's handles and releases none.
     Handles,
-    /// Reports a figure under the name of the run's own loss.
+    /// Reports a metric under the name of the run's own loss.
     TakeLoss,
-    /// Reports a figure under the name of another plugin's score.
+    /// Reports a metric under the name of another plugin's score.
     TakeScore,
-    /// Reports a figure that is no number.
+    /// Reports a metric that is NaN.
     NanFigure,
-    /// Reports a figure that its weight makes infinite.
+    /// Reports a metric that its weight makes infinite.
     HeavyFigure,
-    /// Reports a figure twice, of which the sum is infinite.
+    /// Reports a metric twice, with an infinite sum.
     HugeFigure,
-    /// Reports a figure twice, of which the sum of weights is infinite.
+    /// Reports a metric twice, with an infinite sum of weights.
     HugeWeight,
-    /// Reports the share of prompts that are solved, with more weight than the run's own.
+    /// Reports the fraction of solved prompts, with more weight than the run's own.
     TakePass,
-    /// Reports a figure of the algorithm's that is the host's in other runs.
+    /// Reports a metric of the algorithm that in other runs is the host's.
     TakeEntropy,
-    /// Reports a figure that the algorithm reports.
+    /// Reports a metric that the algorithm also reports.
     TakeFigure,
-    /// Scores as high as a number can be.
+    /// Scores with the largest number.
     HugeScore,
-    /// Reports a figure with a name of ten megabytes.
+    /// Reports a metric with a name of ten megabytes.
     LongFigure,
-    /// Reports a figure whose name clears the terminal.
+    /// Reports a metric whose name clears the terminal.
     ForgeFigure,
-    /// Logs a text that clears the terminal and forges a line of the log.
+    /// Logs a text that clears the terminal and forges a log line.
     ForgeLog,
     /// Logs a text of ten megabytes.
     LongLog,
-    /// Never gives its state.
+    /// Never returns from a snapshot.
     SnapshotLoop,
-    /// Restores a state for ever.
+    /// Never returns from restoring a state.
     RestoreLoop,
     /// Has a state of a hundred megabytes.
     HugeState,
-    /// Never says what it is.
+    /// Never returns its description.
     DescribeLoop,
-    /// Describes itself in ten megabytes, which clear the terminal and forge a line of the log.
+    /// Describes itself in ten megabytes that clear the terminal and forge a log line.
     LongDescription,
-    /// Never takes its settings.
+    /// Never returns from its configuration.
     ConfigureLoop,
 }
 
@@ -123,22 +123,22 @@ static SETTINGS: ExportSlot<HostileSettings> = ExportSlot::new();
 static CALLS: AtomicU64 = AtomicU64::new(0);
 /// The step of the last batch.
 static STEP: AtomicU64 = AtomicU64::new(0);
-/// Whether it goes on from another's state, which a version does that has taken the place of one.
+/// Whether it was restored from another version's state, as happens after a swap.
 static IN_PLACE: AtomicBool = AtomicBool::new(false);
 
-/// What it does wrong without being asked to: tests write over it in the compiled file. With `+` it waits until it is in another
-/// version's place.
+/// The violation without any setting, which tests overwrite in the compiled file. With a trailing `+`, it begins once this version has
+/// replaced another.
 static OWN: [u8; 40] = *b"misdeed=none............................";
 
 fn own() -> (HostileMisdeed, bool) {
-    // Read as if it could be anything, or the compiler would put it into the code.
+    // `black_box` prevents the compiler from inlining the constant.
     let text = std::str::from_utf8(&std::hint::black_box(&OWN)[8..]).unwrap_or_default().trim_end_matches('.');
     let (name, waits) = text.strip_suffix('+').map_or((text, false), |name| (name, true));
     let misdeed = HostileMisdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));
     (misdeed.unwrap_or(HostileMisdeed::Trap), waits)
 }
 
-/// What it does wrong now, by its settings or of its own.
+/// Returns the current violation, from the settings or from [`OWN`].
 fn misdeed() -> HostileMisdeed {
     let settings = SETTINGS.with(|s| Ok(s.clone())).unwrap_or_default();
     match (own(), settings.misdeed) {
@@ -149,7 +149,7 @@ fn misdeed() -> HostileMisdeed {
     }
 }
 
-/// Computes for ever.
+/// Loops forever.
 fn for_ever() -> ! {
     loop {
         std::hint::black_box(0);
@@ -183,7 +183,7 @@ impl plugin::Guest for Hostile {
     }
 }
 
-/// Clears the terminal, begins a line and turns the direction of writing.
+/// Clears the terminal, begins a line and changes the writing direction.
 const FORGED: &str = "\x1b[2J\r\n INFO checkpoint saved\u{202e}";
 
 #[allow(unconditional_recursion)]
@@ -192,10 +192,10 @@ fn recurse(n: u64) -> u64 {
     recurse(n + 1) + local[(n % 64) as usize]
 }
 
-/// A number from what a plugin has no business with: the clock and the system's random numbers.
+/// Returns a number from sources that plugins must not use: the clock and the system's random numbers.
 fn dice() -> f32 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    // The hasher's keys are drawn when it is made.
+    // The hasher's keys are drawn when it is created.
     let drawn = RandomState::new().hash_one(now);
     (drawn % 1000) as f32
 }
@@ -204,7 +204,7 @@ fn sleep() {
     std::thread::sleep(std::time::Duration::from_secs(3600));
 }
 
-/// The first of a gigabyte of random bytes.
+/// Returns the first of a gigabyte of random bytes.
 fn entropy() -> u8 {
     #[cfg(target_arch = "wasm32")]
     return wasip2::random::random::get_random_bytes(1 << 30).first().copied().unwrap_or_default();
@@ -212,7 +212,7 @@ fn entropy() -> u8 {
     0
 }
 
-/// Waits for something, again and again; keeps what it waited for if `hoard`.
+/// Waits in an endless loop; keeps the handles if `hoard`.
 fn poll(hoard: bool) -> ! {
     #[cfg(target_arch = "wasm32")]
     loop {

@@ -1,11 +1,11 @@
-//! A reward whose scores depend on all that it has seen, for the tests of resuming.
+//! A reward whose scores depend on all earlier completions, for the tests of resuming.
 
 #![allow(missing_docs)]
 #![cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
 
 use rlhost_plugin_sdk::prelude::*;
 
-/// What it has seen.
+/// History of the completions' lengths.
 #[derive(Default, Deserialize, Serialize)]
 struct LengthHistory {
     batches: u64,

@@ -1,7 +1,7 @@
-//! An environment that does what one must not, in episodes of rows that ask for it.
+//! An environment that violates its contract, in episodes of rows that request it.
 
 #![allow(missing_docs, clippy::print_stdout)]
-// Nothing but the exports of the wasm build uses what stands here.
+// These items are used only by the exports of the wasm build.
 #![cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
 
 use rlhost_plugin_sdk::bindings::contract::{environment, plugin};
@@ -14,28 +14,28 @@ use serde::de::value::Error as Unknown;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What it does wrong, in the second turn of an episode whose row has `"bad": true`.
+/// The violation, which happens in the second turn of an episode whose row has `"bad": true`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UnrulyMisdeed {
     #[default]
     None,
     Hang,
-    /// Takes its time, and then answers.
+    /// Answers slowly.
     Slow,
     Trap,
     Refuse,
-    /// Answers fewer turns than it was asked about.
+    /// Returns fewer replies than there are turns.
     Few,
     Nan,
-    /// Rewards as much as a number can be.
+    /// Rewards with the largest number.
     Huge,
     Flood,
-    /// Speaks for the model.
+    /// Writes messages of the assistant.
     Assistant,
-    /// Tells of other episodes.
+    /// Replies with information about other episodes.
     Gossip,
-    /// Fails when it opens the episode.
+    /// Fails when it opens an episode.
     Begin,
 }
 
@@ -48,20 +48,20 @@ pub struct UnrulySettings {
 #[derive(Default)]
 struct UnrulyState {
     misdeed: UnrulyMisdeed,
-    /// Turns of all episodes so far.
+    /// Number of turns of all episodes so far.
     turns: u32,
-    /// Turns so far, and whether the row is bad.
+    /// Per episode: number of turns so far, and whether the row is bad.
     episodes: BTreeMap<u64, (u32, bool)>,
 }
 
 struct Unruly;
 
-/// What it does wrong without being asked to, in all episodes: tests write over it in the compiled file. With `+` not in those of a
-/// trial, whose seed is 0.
+/// The violation without any setting, in all episodes, which tests overwrite in the compiled file. With a trailing `+`, it does not happen
+/// in episodes of a trial, whose seed is 0.
 static OWN: [u8; 32] = *b"unruly=none.....................";
 
 fn own() -> (UnrulyMisdeed, bool) {
-    // Read as if it could be anything, or the compiler would put it into the code.
+    // `black_box` prevents the compiler from inlining the constant.
     let text = std::str::from_utf8(&std::hint::black_box(&OWN)[7..]).unwrap_or_default().trim_end_matches('.');
     let (name, waits) = text.strip_suffix('+').map_or((text, false), |name| (name, true));
     let misdeed = UnrulyMisdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));

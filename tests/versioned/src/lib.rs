@@ -1,5 +1,5 @@
-//! A reward that gives every completion the number of its own version, for the tests of swapping:
-//! a test makes another version by writing another number over [`VERSION`] in the compiled file.
+//! A reward that scores every completion with its own version's number, for the tests of swapping: a test creates a version by overwriting
+//! [`VERSION`] in the compiled file.
 
 #![allow(missing_docs)]
 #![cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
@@ -19,7 +19,7 @@ struct VersionedSettings {
     folder: Option<String>,
 }
 
-/// Counts the lines of all files of a folder, and tries what must not work.
+/// Counts the lines of all files of a folder, and tries operations that must fail.
 fn lines(folder: &str) -> std::io::Result<f32> {
     use std::fs;
     use std::io::{Read, Seek, SeekFrom};
@@ -51,7 +51,7 @@ fn lines(folder: &str) -> std::io::Result<f32> {
 static VERSION: [u8; 16] = *b"version=00000000";
 
 fn version() -> f32 {
-    // Read as if it could be anything, or the compiler would put the number into the code.
+    // `black_box` prevents the compiler from inlining the number.
     let text = std::hint::black_box(&VERSION);
     text[8..].iter().fold(0.0, |n, digit| n * 10.0 + f32::from(digit - b'0'))
 }

@@ -1,4 +1,4 @@
-//! Finds the tool calls in a model's turn, in the format of its family.
+//! Parses tool calls in a model's turn, in the format of the model family.
 
 pub(super) mod probe;
 mod tagged;
@@ -7,7 +7,7 @@ mod thoughts;
 use serde_json::{Deserializer, Value};
 use tagged::MOST;
 
-/// The format in which a family of models writes calls.
+/// Format in which a model family writes tool calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ToolCallFormat {
     /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen, and models without a template.
@@ -17,17 +17,17 @@ pub(super) enum ToolCallFormat {
     Functions,
     /// `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>`: GLM.
     KeysAndValues,
-    /// `[TOOL_CALLS] [{"name": ..., "arguments": {...}}]` or `[TOOL_CALLS]name[ARGS]{...}`.
+    /// `[TOOL_CALLS] [{"name": ..., "arguments": {...}}]` or `[TOOL_CALLS]name[ARGS]{...}`: Mistral.
     Mistral,
     /// `{"name": ..., "parameters": {...}}` as the whole turn: Llama 3.
     Llama,
-    /// `<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{...}<｜tool▁call▁end｜>`, or the name after the separator and JSON in a block of code.
+    /// `<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{...}<｜tool▁call▁end｜>`, or JSON in a code block after the name: DeepSeek.
     DeepSeek,
     /// `to=functions.NAME<|channel|>commentary json<|message|>{...}<|call|>`: gpt-oss.
     Channels,
 }
 
-/// Number of a prompt's last tokens in which an open thought is looked for.
+/// Number of tokens at the end of a prompt that are searched for an open thought.
 pub(super) const TAIL: usize = 32;
 
 impl ToolCallFormat {
@@ -45,11 +45,11 @@ impl ToolCallFormat {
         }
     }
 
-    /// Returns the marks around a call, or around all of them.
+    /// Returns the markers around each call, or around all calls.
     fn marks(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Hermes | Self::Functions | Self::KeysAndValues => Some(("<tool_call>", "</tool_call>")),
-            // What follows is all of the calls.
+            // All calls follow this marker.
             Self::Mistral => Some(("[TOOL_CALLS]", "</s>")),
             Self::DeepSeek => Some(("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")),
             Self::Channels => Some(("to=functions.", "<|call|>")),
@@ -57,7 +57,7 @@ impl ToolCallFormat {
         }
     }
 
-    /// Returns where the calls of a turn begin, behind its thoughts.
+    /// Returns where the calls of a turn begin, after its thoughts.
     pub(super) fn begin(self, text: &str) -> Option<usize> {
         let open = match self {
             Self::Llama => return Some(text.find(['{', '<']).filter(|&at| text[..at].trim().is_empty()).unwrap_or(0)),
@@ -69,8 +69,8 @@ impl ToolCallFormat {
         text[thought..].find(open).map(|at| thought + at).or_else(|| text.find(open))
     }
 
-    /// Returns the name and the arguments of each well-formed call in a turn that follows a prompt, given the JSON schemas of the tools.
-    /// A thought contains no calls.
+    /// Returns the name and arguments of each well-formed call in a turn that follows a prompt, given the tools' JSON schemas. Thoughts are
+    /// skipped.
     pub(super) fn found(self, prompt: &str, turn: &str, tools: &Value) -> Vec<(String, String)> {
         let text = match self {
             Self::Llama if turn.trim_start().starts_with(['{', '<']) && !turn.trim_start().starts_with("<think") => {
@@ -92,7 +92,7 @@ impl ToolCallFormat {
     }
 }
 
-/// Returns the calls that a text has in each format.
+/// Returns the calls that a text contains, in any of the formats.
 pub fn calls_in(text: &str) -> Vec<(String, String)> {
     use ToolCallFormat::{Channels, DeepSeek, Functions, Hermes, KeysAndValues, Llama, Mistral};
     let formats = [Hermes, Functions, KeysAndValues, Mistral, Llama, DeepSeek, Channels];
@@ -106,7 +106,7 @@ fn first_value(text: &str) -> Option<(Value, &str)> {
     Some((value, &text[values.byte_offset()..]))
 }
 
-/// Returns a call's name and arguments, which may be JSON text.
+/// Returns the name and arguments of a call; the arguments may be JSON text.
 fn call(value: &Value) -> Option<(String, String)> {
     let name = value.get("name")?.as_str().filter(|name| !name.is_empty())?;
     let arguments = match value.get("arguments").or_else(|| value.get("parameters")) {
@@ -153,7 +153,7 @@ fn deepseek(text: &str) -> Vec<(String, String)> {
     let inside = text.split("<｜tool▁call▁begin｜>").skip(1).filter_map(|part| Some(part.split_once("<｜tool▁call▁end｜>")?.0));
     let read = |part: &str| {
         let (before, after) = part.split_once("<｜tool▁sep｜>")?;
-        // Older ones have the kind of call before the separator.
+        // Older models write the kind of call before the separator.
         let (name, arguments) = after.split_once("\n```json").unwrap_or((before, after));
         let name = name.trim();
         (!name.is_empty()).then_some(())?;

@@ -1,25 +1,25 @@
-//! Finds out whether the calls that a chat template asks for can be read: it writes one, which is then looked for.
+//! Checks whether the calls that a chat template writes can be parsed: renders a call and looks for it.
 
 use super::ToolCallFormat;
 use crate::chat::RenderError;
 use crate::{ChatMessage, ChatTemplate, TemplateVariables};
 use serde_json::{Map, Value, json};
 
-/// Name of the tool that is called.
+/// Name of the tool in the rendered call.
 const TOOL: &str = "probe_of_calls";
 
-/// What a chat template does with tools.
+/// Support for tools in a chat template.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ToolSupport {
-    /// It describes them, and its calls can be read, or it writes none.
+    /// The template describes tools, and its calls can be parsed, or it writes none.
     Written,
-    /// It leaves them out.
+    /// The template leaves tools out.
     LeftOut,
-    /// Its calls can't be read; this is one.
+    /// The template's calls can't be parsed; this is one.
     Unreadable(String),
 }
 
-/// Renders a conversation with a call, and reads it back.
+/// Renders a conversation with a call, and tries to parse it.
 pub(crate) fn tools(chat: &ChatTemplate) -> std::result::Result<ToolSupport, RenderError> {
     let text = |result: std::result::Result<String, RenderError>| match result {
         Ok(text) => Ok(Some(text)),
@@ -59,7 +59,7 @@ pub(crate) fn tools(chat: &ChatTemplate) -> std::result::Result<ToolSupport, Ren
     Ok(unread.map_or(ToolSupport::Written, ToolSupport::Unreadable))
 }
 
-/// Returns the part of a conversation behind what asks for it, or from the line in which they begin to differ.
+/// Returns the part of a conversation after the text that asks for it or, if that is not a prefix, from the line on where the two differ.
 fn behind<'a>(answered: &'a str, asked: &str) -> &'a str {
     if let Some(turn) = answered.strip_prefix(asked) {
         return turn;
@@ -68,7 +68,7 @@ fn behind<'a>(answered: &'a str, asked: &str) -> &'a str {
     &answered[answered[..common].rfind('\n').map_or(0, |line| line + 1)..]
 }
 
-/// Returns whether the call is found.
+/// Returns whether the call is found in the text.
 fn reads(calls: ToolCallFormat, whole: &str, turn: &str, tools: &Value) -> bool {
     let is_probe = |(name, arguments): &(String, String)| {
         name == TOOL && serde_json::from_str::<Value>(arguments).is_ok_and(|arguments| arguments["x"] == "a b")
@@ -107,7 +107,7 @@ mod tests {
         ] {
             assert!(matches!(tool_support(calls), ToolSupport::Unreadable(call) if call.contains(TOOL)), "{calls}");
         }
-        // A template that writes no calls, and one that knows no tools.
+        // One template writes no calls, and one leaves tools out.
         assert_eq!(tool_support(""), ToolSupport::Written);
         let plain = "{% for m in messages %}{{ m.content }}{% endfor %}".to_owned();
         assert_eq!(tools(&ChatTemplate::new(plain, String::new(), String::new()).unwrap()).unwrap(), ToolSupport::LeftOut);

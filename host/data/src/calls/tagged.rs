@@ -1,8 +1,8 @@
-//! Calls whose arguments are tags around plain text, which the tool's JSON schema gives types.
+//! Calls whose arguments are plain text between tags; the tool's JSON schema determines their types.
 
 use serde_json::{Map, Value};
 
-/// Returns the calls `<function=NAME><parameter=KEY>VALUE</parameter></function>` between `<tool_call>` and `</tool_call>`: Qwen3-Coder,
+/// Parses calls `<function=NAME><parameter=KEY>VALUE</parameter></function>` between `<tool_call>` and `</tool_call>`: Qwen3-Coder,
 /// Qwen3.5, Nemotron 3.
 pub(super) fn functions(text: &str, tools: &Value) -> Vec<(String, String)> {
     let read = |inside: &str| {
@@ -19,7 +19,7 @@ pub(super) fn functions(text: &str, tools: &Value) -> Vec<(String, String)> {
     inside(text).filter_map(read).collect()
 }
 
-/// Returns the calls `NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>` between `<tool_call>` and `</tool_call>`: GLM.
+/// Parses calls `NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>` between `<tool_call>` and `</tool_call>`: GLM.
 pub(super) fn keys_and_values(text: &str, tools: &Value) -> Vec<(String, String)> {
     let read = |inside: &str| {
         let inside = inside.trim_start();
@@ -37,7 +37,7 @@ pub(super) fn keys_and_values(text: &str, tools: &Value) -> Vec<(String, String)
     inside(text).filter_map(read).collect()
 }
 
-/// Returns what stands between the marks of each call.
+/// Returns the text between the markers of each call.
 fn inside(text: &str) -> impl Iterator<Item = &str> {
     text.split("<tool_call>").skip(1).filter_map(|part| Some(part.split_once("</tool_call>")?.0)).take(MOST)
 }
@@ -54,7 +54,7 @@ fn schema<'a>(tools: &'a Value, name: &str, key: &str) -> &'a Value {
     tool.map_or(&Value::Null, |tool| &tool["parameters"]["properties"][key])
 }
 
-/// Returns the types that a schema allows, in order.
+/// Returns the types that a schema allows, in order of preference.
 fn types(schema: &Value) -> Vec<&str> {
     let declared = match &schema["type"] {
         Value::Array(types) => types.iter().filter_map(Value::as_str).collect(),
@@ -69,7 +69,7 @@ fn types(schema: &Value) -> Vec<&str> {
     declared.into_iter().chain(nested).chain(nullable).collect()
 }
 
-/// Returns a text as the first type of a schema that it fits, as transformers does; otherwise it stays a text.
+/// Converts a text to the first type of the schema that fits, as transformers does; otherwise it stays a string.
 fn typed(text: &str, schema: &Value) -> Value {
     let trimmed = text.trim();
     let float = || trimmed.parse::<f64>().ok().filter(|number| number.is_finite());
@@ -97,7 +97,7 @@ fn typed(text: &str, schema: &Value) -> Value {
     text.into()
 }
 
-/// Maximum number of calls in a turn; the rest is text.
+/// Maximum number of calls in a turn; further ones remain text.
 pub(super) const MOST: usize = 64;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Leaves out a turn's thoughts, in which nothing is a call.
+//! Removes thoughts (reasoning) from a turn, since they contain no calls.
 
-/// How thoughts begin and end, in the templates of the model families.
+/// Markers around thoughts in the templates of the model families.
 const MARKS: [(&str, &str); 8] = [
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
@@ -12,10 +12,11 @@ const MARKS: [(&str, &str); 8] = [
     ("<|channel|>analysis<|message|>", "<|end|>"),
 ];
 
-/// What stands between two turns. A mark of a thought before it belongs to an earlier turn, such as a question about `<think>`.
+/// Markers between two turns. A thought marker before one of them belongs to an earlier turn, such as a question about `<think>`.
 const BETWEEN_TURNS: [&str; 6] = ["<|", "[/INST]", "</s>", "<start_of_turn>", "assistant", "ASSISTANT"];
 
-/// Returns what ends the thought that is open at the end of a prompt, if one is: a template may open it, and begin it as well.
+/// Returns the closing marker of the thought that is open at the end of a prompt, if there is one: a template may open the thought and
+/// write its beginning.
 fn open_at_the_end(prompt: &str) -> Option<&'static str> {
     let prompt = prompt.trim_end();
     let opened = MARKS.into_iter().filter_map(|(open, close)| Some((prompt.rfind(open.trim_end())?, open.trim_end(), close)));
@@ -25,13 +26,13 @@ fn open_at_the_end(prompt: &str) -> Option<&'static str> {
     (!is_over).then_some(close)
 }
 
-/// Returns where the last thought of a text ends; 0 without one.
+/// Returns where the last thought of a text ends; 0 if there is none.
 pub(super) fn end(text: &str) -> usize {
     MARKS.into_iter().filter_map(|(_, close)| Some(text.rfind(close)? + close.len())).max().unwrap_or(0)
 }
 
-/// Returns a turn's text without its thoughts. A thought that does not end takes the rest of the turn. A call, between these marks, may
-/// have marks of thoughts in its arguments.
+/// Returns a turn's text without its thoughts. An unclosed thought extends to the end of the turn. Between the markers `call`, thought
+/// markers belong to a call's arguments and are kept.
 pub(super) fn left_out(prompt: &str, turn: &str, call: Option<(&str, &str)>) -> String {
     let (mut text, mut rest) = (String::new(), turn);
     let mut closing = open_at_the_end(prompt);
@@ -76,7 +77,7 @@ mod tests {
             ("<|im_start|>assistant\n<think>\nOkay, ", "so <tool_call>x</tool_call></think>42", "42"),
             ("<think>a</think><think>b", "c</think>d", "d"),
             ("<|start|>assistant<|channel|>analysis<|message|>We", "b<|end|>c", "c"),
-            // Of an earlier turn.
+            // The marker belongs to an earlier turn.
             ("What is <think>?<|im_end|>\n<|im_start|>assistant\n", "a<tool_call>x</tool_call>", "a<tool_call>x</tool_call>"),
             ("user: <think>\nassistant:", "a</think>b", "a</think>b"),
             ("", "a<think>never ends", "a"),

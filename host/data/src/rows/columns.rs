@@ -4,11 +4,11 @@ use super::row::names;
 use super::{Location, RowColumns};
 use crate::Result;
 
-/// Renames a row's columns, given pairs of the wanted name and the dataset's own. All are renamed at once, so two can be swapped; a
-/// column that already had a wanted name is dropped.
+/// Renames a row's columns, given pairs of new name and original name. All renames happen at once, so two columns can be swapped; a column
+/// that already has a new name is dropped.
 ///
 /// # Errors
-/// Names the row if it lacks one of the columns, and the columns that it has.
+/// If a column is missing; names the row and the columns that it has.
 pub(super) fn rename(place: &Location, columns: &mut RowColumns, wanted: &[(String, String)]) -> Result<()> {
     let mut renamed = Vec::with_capacity(wanted.len());
     for (name, own) in wanted {

@@ -1,5 +1,5 @@
-//! Tables of values separated by commas or tabs. The first row names the columns, and every value is a string. Quoting follows
-//! RFC 4180; files that deviate from it are read like Python's csv module, and so `datasets`, reads them.
+//! Comma- or tab-separated tables. The first row names the columns, and every value is a string. Quoting follows RFC 4180; files that
+//! deviate from it are parsed like Python's csv module does, and so `datasets`.
 
 mod records;
 
@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashSet};
 use std::io::BufRead;
 
-/// Reads a table. Empty lines are skipped.
+/// Reads all rows of a table. Empty lines are skipped.
 pub(super) fn rows(
     file: &DatasetFile,
     from: &mut dyn BufRead,
@@ -40,7 +40,7 @@ pub(super) fn rows(
     Ok(rows)
 }
 
-/// Warns of columns with values that look like lists of messages but are not.
+/// Warns about columns with values that look like lists of messages but are not valid JSON.
 fn warn_of_no_messages(file: &DatasetFile, columns: BTreeSet<&str>) {
     let (file, columns) = (printable_path(&file.0), listed(columns.into_iter()));
     tracing::warn!(
@@ -49,33 +49,33 @@ fn warn_of_no_messages(file: &DatasetFile, columns: BTreeSet<&str>) {
     );
 }
 
-/// Describes a record whose quotes have no end.
+/// Error of a record with an unclosed quote.
 const UNCLOSED: &str = "opens a quote that is never closed; a quote within quotes is written twice";
 
-/// The bytes of a table, and where they are.
+/// Reader of a table's bytes that tracks the position.
 struct CsvByteReader<'a> {
     file: &'a DatasetFile,
     from: &'a mut dyn BufRead,
-    /// The offset of the next byte.
+    /// Offset of the next byte.
     at: u64,
-    /// The current line, from 1.
+    /// Current line, from 1.
     line: usize,
-    /// Whether the last byte was a carriage return; a line feed after it belongs to it.
+    /// Whether the last byte was a carriage return, which a line feed may follow as part of the same line break.
     returned: bool,
 }
 
 impl<'a> CsvByteReader<'a> {
-    /// Begins at this offset of the file.
+    /// Creates a reader that starts at this offset of the file.
     fn new(file: &'a DatasetFile, from: &'a mut dyn BufRead, at: u64) -> Self {
         Self { file, from, at, line: 1, returned: false }
     }
 
-    /// Returns the next bytes of the file; none at its end.
+    /// Returns the next bytes of the file; empty at its end.
     fn seen(&mut self) -> Result<&[u8]> {
         self.from.fill_buf().map_err(|e| self.file.file_error(e.to_string()))
     }
 
-    /// Skips bytes and counts the lines that end in them.
+    /// Consumes bytes and counts the line breaks in them.
     fn pass(&mut self, bytes: usize) -> Result<()> {
         let mut returned = self.returned;
         self.line += line_breaks(&self.seen()?[..bytes], &mut returned);
@@ -85,7 +85,7 @@ impl<'a> CsvByteReader<'a> {
         Ok(())
     }
 
-    /// Skips empty lines. Returns whether anything follows them.
+    /// Skips empty lines. Returns whether the file continues.
     fn skip_empty_lines(&mut self) -> Result<bool> {
         loop {
             let seen = self.seen()?;
@@ -102,7 +102,7 @@ impl<'a> CsvByteReader<'a> {
     }
 }
 
-/// Returns the number of lines that end in these bytes. `returned` says whether the byte before was a carriage return.
+/// Returns the number of line breaks in these bytes. `returned` tracks whether the previous byte was a carriage return.
 fn line_breaks(bytes: &[u8], returned: &mut bool) -> usize {
     let Some(last) = bytes.last() else { return 0 };
     let feeds = memchr_iter(b'\n', bytes).filter(|at| match at.checked_sub(1) {
@@ -116,10 +116,10 @@ fn line_breaks(bytes: &[u8], returned: &mut bool) -> usize {
 
 struct CsvReader<'a> {
     bytes: CsvByteReader<'a>,
-    /// Uses only the core of the crate csv, which reads into a buffer of ours: the crate's own reader holds a whole record in
-    /// memory before its length is known.
+    /// Only the core of the crate csv, which reads into our own buffer: the crate's own reader holds a complete record in memory before its
+    /// length is known.
     core: csv_core::Reader,
-    /// The record's fields, concatenated, and where each ends; both buffers may be longer than the record.
+    /// Fields of the record, concatenated, and the end of each; both buffers may be longer than the record.
     text: Vec<u8>,
     ends: Vec<usize>,
 }
@@ -130,7 +130,7 @@ impl<'a> CsvReader<'a> {
         Self { bytes: CsvByteReader::new(file, from, 0), core, text: Vec::new(), ends: Vec::new() }
     }
 
-    /// Reads the next record. Returns where it begins, if there is one.
+    /// Reads the next record. Returns its location, if there is one.
     fn record(&mut self) -> Result<Option<Location>> {
         if !self.bytes.skip_empty_lines()? {
             return Ok(None);
@@ -142,7 +142,7 @@ impl<'a> CsvReader<'a> {
             let fields = self.ends.len();
             let seen = self.bytes.seen()?;
             let at_end = seen.is_empty();
-            // A line break ends the file's last record, unless it is a part of the text in open quotes.
+            // A line break ends the last record of the file, unless a quote is open: then it is part of the text.
             let seen = if at_end { b"\n" } else { seen };
             self.text.resize(self.text.len().max(written + seen.len()), 0);
             self.ends.resize(fields + FIELDS, 0);
@@ -172,7 +172,7 @@ impl<'a> CsvReader<'a> {
         begins.zip(&self.ends).map(|(begin, end)| &self.text[begin..*end])
     }
 
-    /// Returns the names of the columns, which must be unique.
+    /// Returns the names of the columns; they must be unique.
     fn header(&self, place: &Location) -> Result<Vec<String>> {
         let (mut names, mut seen) = (Vec::new(), HashSet::new());
         for (i, field) in self.fields().enumerate() {
@@ -191,8 +191,8 @@ impl<'a> CsvReader<'a> {
         Ok(names)
     }
 
-    /// Returns the columns of the current record, and roughly how much memory they take. Adds columns that look like messages but
-    /// are not to `no_messages`.
+    /// Returns the columns of the current record, and their approximate memory. Adds columns that look like messages but are not valid JSON
+    /// to `no_messages`.
     fn row<'n>(
         &self,
         place: &Location,
@@ -233,10 +233,10 @@ impl<'a> CsvReader<'a> {
     }
 }
 
-/// Number of additional fields for which room is made at a time.
+/// Number of fields by which the buffer grows.
 const FIELDS: usize = 64;
 
-/// Returns a field's text, or what is wrong with it.
+/// Returns a field's text, or an error if it is not text.
 fn text(field: &[u8]) -> std::result::Result<&str, &'static str> {
     let text = std::str::from_utf8(field).map_err(|_| "is not UTF-8 text; save the file as UTF-8")?;
     if text.contains('\0') { Err("has a NUL byte, which is no text; save the file as UTF-8") } else { Ok(text) }
@@ -251,7 +251,7 @@ mod tests {
     use std::io::{BufReader, Cursor, Write};
     use std::path::Path;
 
-    /// Returns the rows of a file, or what is wrong with it.
+    /// Returns the rows of a file, or the error.
     fn read(name: &str, bytes: impl AsRef<[u8]>) -> std::result::Result<Vec<Value>, String> {
         let rows = parse(Path::new(name), bytes.as_ref()).map_err(|e| e.to_string())?;
         Ok(rows.into_iter().map(|(_, columns)| Value::Object(columns)).collect())
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn quotes_and_line_breaks_are_read_as_pythons_csv_reads_them() {
-        // What list(csv.DictReader(io.StringIO(text, newline=""))) is in Python 3.
+        // Results of list(csv.DictReader(io.StringIO(text, newline=""))) in Python 3.
         let cases = [
             (
                 "prompt,answer\r\n\"What is 2 + 3?\r\nSay it, \"\"please\"\".\",5\r\n",
@@ -362,7 +362,7 @@ mod tests {
             (format!("a,b\n1,2\n3,\"{long}"), 3),
             (format!("a,b\n1,{long}\n"), 2),
             (format!("{long}\n"), 1),
-            // Nothing but quotes, which are not in the text that is read.
+            // Only quotes, which are not in the parsed text.
             (format!("a\n{}\n", "\"".repeat(ROW as usize + 2)), 2),
         ] {
             let error = read("t.csv", text).unwrap_err();
@@ -380,7 +380,7 @@ mod tests {
         assert!(read("t.csv", format!("a\n{cell}\n")).unwrap()[0]["a"].is_array());
         let error = read("t.csv", format!("a,b\n{cell},{cell}\n")).unwrap_err();
         assert!(error.starts_with("t.csv:2: has more than 1048576 values"), "{error}");
-        // A thousand rows of two bytes, each with a copy of a long name.
+        // A thousand rows of two bytes, each with a copy of a long column name.
         let (file, text) = (DatasetFile::new(Path::new("t.csv")), format!("{}\n{}", "n".repeat(1 << 20), "1\n".repeat(1000)));
         let error = rows(&file, &mut text.as_bytes(), b',', &mut FileMemoryBudget::new(100 << 20)).unwrap_err().to_string();
         assert!(error.contains("takes more than"), "{error}");
@@ -397,7 +397,7 @@ mod tests {
         assert!(error.starts_with("t.csv.gz: is truncated"), "{error}");
     }
 
-    /// Tables of up to 130 columns, more than room is made for at once.
+    /// Generates tables of up to 130 columns, more than one growth of the buffer.
     fn tables() -> impl Strategy<Value = Vec<Vec<String>>> {
         let cell = "[a-z,\"\r\n\té]{0,6}";
         (1..=130_usize, 1..4_usize)

@@ -1,4 +1,4 @@
-//! Decompresses gzip and zstd files while they are read.
+//! Decompresses gzip and zstd files while reading.
 
 use super::bounds::too_large;
 use super::row::DatasetFile;
@@ -9,15 +9,15 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 /// Bytes that are inspected to detect a file's format.
 const BEGIN: usize = 4;
 
-/// A file's content after decompression, and whether it was compressed.
+/// Decompressed content of a file, and whether it was compressed.
 pub(super) struct DecompressedFile<'a> {
     pub(super) stream: Box<dyn BufRead + 'a>,
     pub(super) packed: bool,
-    /// Its first bytes.
+    /// First bytes of the content.
     pub(super) begin: Vec<u8>,
 }
 
-/// Decompresses a stream while it is read, up to `limit` bytes; passes through one that is not compressed.
+/// Decompresses a stream while reading, up to `limit` bytes; passes an uncompressed one through.
 pub(super) fn unpack<'a>(file: &DatasetFile, raw: impl Read + 'a, limit: u64) -> Result<DecompressedFile<'a>> {
     let (begin, raw) = peek(file, raw)?;
     let (kind, unpacked): (_, Box<dyn Read + 'a>) = if begin.starts_with(&GZIP) {
@@ -35,14 +35,14 @@ pub(super) fn unpack<'a>(file: &DatasetFile, raw: impl Read + 'a, limit: u64) ->
 const BUFFER: usize = 1 << 16;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// Returns the first bytes of a stream, and a stream that still contains them.
+/// Returns the first bytes of a stream, and the stream with them still included.
 fn peek<'a>(file: &DatasetFile, mut stream: impl Read + 'a) -> Result<(Vec<u8>, impl Read + 'a)> {
     let mut begin = Vec::with_capacity(BEGIN);
     (&mut stream).take(BEGIN as u64).read_to_end(&mut begin).map_err(|e| file.file_error(e.to_string()))?;
     Ok((begin.clone(), io::Cursor::new(begin).chain(stream)))
 }
 
-/// A stream that returns an error once it gets too large, and describes errors in the compression.
+/// Stream that fails if it exceeds a size, and describes errors in compressed data.
 struct SizeLimitedReader<R> {
     inner: R,
     kind: &'static str,
@@ -70,10 +70,10 @@ impl<R: Read> Read for SizeLimitedReader<R> {
 #[error("is compressed with gzip, but other bytes follow its gzip data; remove them, or download or write it again")]
 struct TrailingBytes;
 
-/// All members of a gzip file, one after another, as `cat` joins compressed shards. Zeros may follow the last, as with tapes and
-/// Python's gzip, but nothing else.
+/// All members of a gzip file in sequence: `cat` joins compressed shards in this way. Only zero padding may follow the last member, as
+/// written by tapes and accepted by Python's gzip.
 struct GzipMembers<R: BufRead> {
-    /// None at the end.
+    /// Decoder of the current member; `None` at the end.
     decoder: Option<GzDecoder<R>>,
 }
 
@@ -88,7 +88,7 @@ impl<R: BufRead> Read for GzipMembers<R> {
             match rest.fill_buf()? {
                 [] => {}
                 [0, ..] => zeros(&mut rest)?,
-                // Its second byte may come later; the decoder sees.
+                // The second byte may not be buffered yet; the decoder checks it.
                 [first, ..] if *first == GZIP[0] => self.decoder = Some(GzDecoder::new(rest)),
                 _ => return Err(io::Error::other(TrailingBytes)),
             }

@@ -1,4 +1,4 @@
-//! A folder of shards: the files of one split of a dataset, in the order of their names.
+//! Folders of shards: the files of one split of a dataset, sorted by name.
 
 use super::row::{DatasetFile, listed};
 use crate::config::{files, printable_path};
@@ -16,7 +16,7 @@ const SPLITS: [(&str, &[&str]); 3] = [
     ("test", &["test", "testing", "eval", "evaluation"]),
 ];
 
-/// Returns the kind of data that a file's name denotes.
+/// Returns the kind of data that a file's extension denotes.
 pub(super) fn kind(path: &Path) -> Option<&'static str> {
     let name = path.file_name()?.to_str()?.to_lowercase();
     let name = [".gz", ".zst"].iter().find_map(|packed| name.strip_suffix(packed)).unwrap_or(&name);
@@ -30,10 +30,10 @@ fn split(path: &Path) -> Option<&'static str> {
     SPLITS.iter().find(|(_, spellings)| spellings.iter().any(|s| words.contains(s))).map(|(split, _)| *split)
 }
 
-/// Returns the data files in a folder, by name.
+/// Returns the data files in a folder, sorted by name.
 ///
 /// # Errors
-/// If there is none, if they belong to several splits, or if the folder is a model's.
+/// If there are none, if they belong to several splits, or if the folder is a model's.
 pub(super) fn shards(folder: &Path) -> Result<Vec<PathBuf>> {
     let io = |source| Error::Io { path: folder.to_owned(), source };
     let wrong = |detail: String| Err(DatasetFile::new(folder).file_error(detail));

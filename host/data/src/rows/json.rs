@@ -1,5 +1,4 @@
-//! JSON lines, or one JSON array. Each row is cut out of the stream before it is parsed, so that none exceeds the maximum size of
-//! a row.
+//! JSON lines, or one JSON array. Each row is cut out of the stream before it is parsed, to enforce the maximum size of a row.
 
 use super::Location;
 use super::bounds::{FileMemoryBudget, ROW, VALUE, VALUES, long_row};
@@ -22,19 +21,19 @@ pub(super) fn rows(file: &DatasetFile, mut texts: JsonRowReader<'_>, budget: &mu
     Ok(rows)
 }
 
-/// The text of a row.
+/// Text of a row.
 pub(super) struct RowText {
     pub(super) place: Location,
-    /// Its offset in the file.
+    /// Offset in the file.
     pub(super) at: u64,
-    /// Its bytes, including the end of a line.
+    /// Bytes of the row, including its line break.
     pub(super) text: Vec<u8>,
-    /// The column of a line in which it begins; none in an array.
+    /// Column of the line at which the row begins; `None` in an array.
     pub(super) column: Option<usize>,
 }
 
 impl RowText {
-    /// Returns its columns, and roughly how much memory they take.
+    /// Parses the row; returns its columns and their approximate memory.
     pub(super) fn parse(&self) -> Result<(Map<String, Value>, u64)> {
         let place = &self.place;
         let text = std::str::from_utf8(&self.text).map_err(|_| place.row_error("is not UTF-8 text"))?;
@@ -47,7 +46,7 @@ impl RowText {
     }
 }
 
-/// Where a reader is between two rows.
+/// Position of a reader between two rows.
 enum JsonReadState {
     Begin,
     Lines,
@@ -55,19 +54,19 @@ enum JsonReadState {
     Array(usize, u8),
 }
 
-/// Cuts a stream into the texts of rows: JSON lines, of which empty ones are skipped, or the elements of an array.
+/// Splits a stream into the texts of rows: the elements of an array, or JSON lines without the empty ones.
 pub(super) struct JsonRowReader<'a> {
     file: &'a DatasetFile,
     from: &'a mut dyn BufRead,
     between: JsonReadState,
-    /// The offset of the next byte.
+    /// Offset of the next byte.
     at: u64,
-    /// The current position, with the line from 1; counted only between rows.
+    /// Current line, from 1, and column; updated only between rows.
     line: usize,
     column: usize,
 }
 
-/// A search for the end of an array element.
+/// Search for the end of an array element.
 #[derive(Default)]
 struct JsonElementScan {
     depth: usize,
@@ -76,7 +75,7 @@ struct JsonElementScan {
 }
 
 impl JsonElementScan {
-    /// Returns the place of the first byte after the element, if it is among these.
+    /// Returns the index of the first byte after the element, if it is among these bytes.
     fn end_in(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
@@ -119,12 +118,12 @@ impl<'a> JsonRowReader<'a> {
         Self { file, from, between: JsonReadState::Begin, at, line: 1, column: 0 }
     }
 
-    /// Reads JSON lines, of which the first is at this offset.
+    /// Reads JSON lines, the first of which is at this offset.
     pub(super) fn from_json_lines(file: &'a DatasetFile, from: &'a mut dyn BufRead, at: u64) -> Self {
         Self { between: JsonReadState::Lines, ..Self::new(file, from, at) }
     }
 
-    /// Returns the next row's text, or none at the end.
+    /// Returns the next row's text; `None` at the end.
     pub(super) fn next_row(&mut self) -> Result<Option<RowText>> {
         match self.between {
             JsonReadState::Begin => {
@@ -151,7 +150,7 @@ impl<'a> JsonRowReader<'a> {
         self.at += bytes as u64;
     }
 
-    /// Skips white space, but not the byte after it.
+    /// Skips whitespace; returns the next byte without consuming it.
     fn next_visible(&mut self) -> Result<Option<u8>> {
         loop {
             let seen = match self.from.fill_buf() {
@@ -193,7 +192,7 @@ impl<'a> JsonRowReader<'a> {
         Ok(Some(RowText { place, at, text, column }))
     }
 
-    /// Returns the element after this many others.
+    /// Returns the element after the first `rows` ones.
     fn element(&mut self, rows: usize) -> Result<RowText> {
         self.next_visible()?;
         let (place, at, mut text) = (self.file.place(rows + 1), self.at, Vec::new());
@@ -228,14 +227,14 @@ impl<'a> JsonRowReader<'a> {
     }
 }
 
-/// Why a text is not a row.
+/// Reason why a text is not a row.
 pub(super) enum RowTextError {
     Json(serde_json::Error),
     NoObject,
 }
 
 impl RowTextError {
-    /// serde_json counts lines too, but there is only one here.
+    /// Returns serde_json's message without its line number: there is only one line.
     fn said(error: &serde_json::Error) -> String {
         error.to_string().rsplit_once(" at line ").map_or_else(|| error.to_string(), |(said, _)| said.to_owned())
     }
@@ -256,10 +255,10 @@ impl RowTextError {
     }
 }
 
-/// Returns the columns of a row, and roughly how much memory they take.
+/// Parses a row; returns its columns and their approximate memory.
 ///
-/// NaN and infinite numbers, which Python writes where a number is missing, are read as null; a warning has the first such `place`, if
-/// it is given.
+/// NaN and infinite numbers, which Python writes for missing numbers, become null; a warning names the first `place` of such a number, if
+/// given.
 pub(super) fn object(text: &str, place: Option<&Location>) -> std::result::Result<(Map<String, Value>, u64), RowTextError> {
     static SAID: Once = Once::new();
     let read = json::sized(text, VALUES).or_else(|error| {
@@ -277,10 +276,10 @@ pub(super) fn object(text: &str, place: Option<&Location>) -> std::result::Resul
     }
 }
 
-/// Python's words for numbers that JSON does not have, the longest first.
+/// Python's notation for numbers that JSON lacks, longest first.
 const ODD_NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
-/// Returns a JSON text with null instead of NaN and infinite numbers; none if it has none outside of strings.
+/// Returns a JSON text with null for NaN and infinite numbers; `None` if it has none outside strings.
 fn without_odd_numbers(text: &str) -> Option<String> {
     let (mut other, mut begin, mut at) = (String::new(), 0, 0);
     let (bytes, mut is_text) = (text.as_bytes(), false);

@@ -1,4 +1,4 @@
-//! A large file of JSON lines, read by several ranks together: each reads every n-th block of it and tells the others what it found.
+//! Reads a large JSON lines file on several ranks: each rank reads every n-th block and shares what it found.
 
 use super::BYTE_ORDER_MARK;
 use super::bounds::{ROW, long_row};
@@ -12,21 +12,21 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Most bytes of a block, of which each rank reads one in a round, and of all blocks of a round with up to 256 ranks.
+/// Maximum size of a block, one of which each rank reads per round, and of all blocks of a round with up to 256 ranks.
 pub(super) const BLOCK: (u64, u64) = (4 << 20, 64 << 20);
 
-/// Bytes that are inspected to see what a file is.
+/// Number of bytes that are inspected to detect the format of a file.
 const BEGIN: u64 = 4096;
 
-/// The ranks that read a dataset.
+/// Ranks that read a dataset together.
 pub trait DatasetRanks {
-    /// Why they can't.
+    /// Error of reading, or of the communication between ranks.
     type Error: From<Error>;
 
     /// Returns this rank, from 0, and the number of ranks.
     fn ranks(&self) -> (usize, usize);
 
-    /// Returns a value of each rank, by rank; all ranks meet here.
+    /// Gathers a value from each rank, in order of rank. Collective operation.
     ///
     /// # Errors
     /// If a rank has failed.
@@ -48,19 +48,19 @@ impl DatasetRanks for SingleRank {
     }
 }
 
-/// The lines of a file.
+/// Layout of a JSON lines file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct JsonLinesLayout {
-    /// Offset of the first one.
+    /// Offset of the first line.
     pub(super) first: u64,
-    /// The file's size.
+    /// Size of the file.
     pub(super) size: u64,
     /// Size of a block.
     pub(super) block: u64,
 }
 
 impl JsonLinesLayout {
-    /// Returns those of a file of more than `small` bytes, if it certainly is one of JSON lines.
+    /// Returns the layout of a file of more than `small` bytes, if it is certainly JSON lines.
     pub(super) fn from_path(path: &Path, small: u64, block: u64) -> Option<Self> {
         if ["csv", "tsv", "txt"].iter().any(|table| folder::kind(path) == Some(table)) {
             return None;
@@ -75,24 +75,24 @@ impl JsonLinesLayout {
         (size > small && is_object).then_some(Self { first, size, block })
     }
 
-    /// Returns the number of rounds in which this many ranks read them.
+    /// Returns the number of rounds in which this many ranks read the file.
     pub(super) fn rounds(&self, ranks: usize) -> u64 {
         self.size.div_ceil(self.block).div_ceil(ranks as u64)
     }
 }
 
-/// The lines that begin in a block of a file.
+/// Lines that begin in one block of a file.
 #[derive(Default)]
 pub(super) struct JsonLinesBlock {
-    /// Offset of the first one.
+    /// Offset of the first line.
     at: u64,
     bytes: Vec<u8>,
-    /// Whether the last one is longer than a row may be, and was not read to its end.
+    /// Whether the last line exceeds the maximum size of a row, and was not read completely.
     truncated: bool,
 }
 
 impl JsonLinesBlock {
-    /// Reads a block. Its lines are read to their ends; one that began before is the previous block's.
+    /// Reads a block. Its last line is read to the end; a line that began earlier belongs to the previous block.
     pub(super) fn read(path: &Path, lines: JsonLinesLayout, number: u64) -> io::Result<Self> {
         let end = number.saturating_add(1).saturating_mul(lines.block).min(lines.size);
         let mut at = number.saturating_mul(lines.block).max(lines.first);
@@ -116,12 +116,12 @@ impl JsonLinesBlock {
         Ok(Self { at, bytes, truncated })
     }
 
-    /// Returns the number of its lines.
+    /// Returns the number of lines in the block.
     pub(super) fn lines(&self) -> usize {
         self.bytes.iter().filter(|byte| **byte == b'\n').count()
     }
 
-    /// Returns the texts of its rows, with lines counted from 1, and how reading them ended.
+    /// Returns the texts of the rows, with line numbers from 1 within the block, and how reading ended.
     pub(super) fn texts(&self, file: &DatasetFile) -> (Vec<RowText>, Result<()>) {
         let (mut bytes, mut all) = (&self.bytes[..], Vec::new());
         let mut texts = JsonRowReader::from_json_lines(file, &mut bytes, self.at);

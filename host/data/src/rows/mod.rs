@@ -1,6 +1,6 @@
-//! Rows of a dataset: JSON lines, one JSON array, Parquet, CSV, TSV or plain text, compressed or not, in one file or in a folder
-//! of shards. The format is detected from a file's bytes, not its name; only plain text, CSV and TSV, which could be anything,
-//! need the extensions `.txt`, `.csv` and `.tsv`.
+//! Rows of a dataset: JSON lines, one JSON array, Parquet, CSV, TSV or plain text, optionally compressed, in one file or in a folder of
+//! shards. The format is detected from a file's bytes rather than its name; only plain text, CSV and TSV, which could be anything, need the
+//! extensions `.txt`, `.csv` and `.tsv`.
 
 mod bounds;
 mod columns;
@@ -37,8 +37,8 @@ use std::sync::Arc;
 /// Reads a dataset's files, including all files in its folders of shards.
 ///
 /// # Errors
-/// Names the file and row that is unreadable or lacks the given columns, what is damaged or too large, what is not a file, or
-/// what a folder holds instead of data.
+/// Names the file and row that is unreadable or lacks one of the requested columns; or what is damaged, too large, or not a file; or what a
+/// folder holds instead of data.
 pub(super) fn read(dataset: &Dataset) -> Result<Vec<LocatedRow>> {
     let mut rows = Vec::new();
     for FileWindow { files, rows: own } in windows(dataset)? {
@@ -66,14 +66,14 @@ pub fn size_on_disk(dataset: &Dataset) -> Result<u64> {
     files_of(&dataset.files)?.iter().map(|path| Ok(size(path)?.len())).sum()
 }
 
-/// Files that are read one after another.
+/// Files that are read one after another, and which of their rows are used.
 struct FileWindow {
     files: Vec<PathBuf>,
-    /// Which of all their rows are used; none if all are.
+    /// Range of used rows, counted over all files; `None` for all rows.
     rows: Option<Range<usize>>,
 }
 
-/// Returns what is read of a dataset's files, one after another.
+/// Returns the parts of a dataset in reading order.
 fn windows(dataset: &Dataset) -> Result<Vec<FileWindow>> {
     if dataset.parts.is_empty() {
         return Ok(vec![FileWindow { files: files_of(&dataset.files)?, rows: None }]);
@@ -98,7 +98,7 @@ fn windows(dataset: &Dataset) -> Result<Vec<FileWindow>> {
     Ok(windows)
 }
 
-/// Returns the number of a file's rows.
+/// Returns the number of rows in a file.
 fn count(path: &Path) -> Result<usize> {
     let opened = files::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
     let mut count = 0;
@@ -121,38 +121,38 @@ fn count(path: &Path) -> Result<usize> {
     Ok(count)
 }
 
-/// Returns files, including those in folders, all of which can be opened.
+/// Returns files, with folders replaced by their shards; checks that all can be opened.
 fn files_of(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for path in given {
         all.extend(if path.is_dir() { folder::shards(path)? } else { vec![path.clone()] });
     }
-    // Before the first is read, which may take a while.
+    // Check before reading the first, which may take a while.
     for path in &all {
         files::open(path).map_err(|source| Error::Io { path: path.clone(), source })?;
     }
     Ok(all)
 }
 
-/// Reads the rows of a file that is in memory; errors name `path`.
+/// Reads the rows of a file in memory; errors name `path`.
 pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<LocatedRow>> {
     let rows = rows_of(path, RawFile::Memory(bytes.to_vec().into()))?;
     some(path, !rows.is_empty())?;
     Ok(rows)
 }
 
-/// Refuses a dataset without rows.
+/// Rejects a dataset without rows.
 fn some(path: &Path, has_rows: bool) -> Result<()> {
     if has_rows { Ok(()) } else { Err(DatasetFile::new(path).file_error("has no rows")) }
 }
 
-/// Bytes of a compressed file that are decompressed after an unusable row, to see whether the file is damaged.
+/// Number of bytes that are decompressed after an unusable row, to detect whether the file is damaged.
 const FURTHER: u64 = 64 << 20;
 
-/// The byte order mark that some editors write at the beginning of UTF-8 text.
+/// UTF-8 byte order mark, which some editors write.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A file on disk.
+/// File on disk or in memory.
 enum RawFile {
     Disk(fs::File),
     Memory(Bytes),
@@ -194,14 +194,14 @@ fn rows_of(path: &Path, raw: RawFile) -> Result<Vec<LocatedRow>> {
     Ok(all)
 }
 
-/// The content of a file, or some of it.
+/// Content of a file, or part of it.
 enum FileContent<'a> {
     /// The next rows.
     Rows(Vec<LocatedRow>),
-    /// A reader of its rows' texts, and the file's size if the texts are in it as they are.
+    /// Reader of the rows' texts, and the file's size if the file contains the texts as they are.
     Texts(&'a DatasetFile, json::JsonRowReader<'a>, Option<u64>, &'a mut FileMemoryBudget),
-    /// A reader of the places of a table's rows, with its columns, if only these are wanted, and the file's size if the texts are
-    /// in it as they are.
+    /// Reader of a table's records, with its columns, if rows are only located; and the file's size if the file contains the texts as they
+    /// are.
     Records(&'a DatasetFile, csv::Records<'a>, Arc<csv::CsvHeader>, Option<u64>),
 }
 
@@ -210,7 +210,7 @@ fn content_of(path: &Path, raw: RawFile, take: impl FnMut(FileContent<'_>) -> Re
     content_as(path, raw, false, take)
 }
 
-/// Detects a file's format and passes its content on; if a table's rows are only `located`, as their texts.
+/// Detects a file's format and passes its content on; with `located`, CSV and TSV tables as records rather than rows.
 fn content_as(path: &Path, raw: RawFile, located: bool, mut take: impl FnMut(FileContent<'_>) -> Result<()>) -> Result<()> {
     let file = DatasetFile::new(path);
     let io = |source| Error::Io { path: path.to_owned(), source };
@@ -252,7 +252,7 @@ fn content_as(path: &Path, raw: RawFile, located: bool, mut take: impl FnMut(Fil
     };
     read.map_err(|error| match io::copy(&mut stream.take(if packed { FURTHER } else { 0 }), &mut io::sink()) {
         Ok(_) => error,
-        // What makes no sense may be what a damaged file was unpacked to.
+        // Invalid content may be the result of decompressing a damaged file.
         Err(damage) => file.file_error(damage.to_string()),
     })
 }

@@ -1,4 +1,4 @@
-//! The rows of a dataset, and where they come from.
+//! Rows of a dataset, and their locations.
 
 use super::super::Error;
 use crate::config::{printable, printable_path};
@@ -6,13 +6,13 @@ use serde_json::{Map, Value};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Maximum length of a description of a row or a file in bytes, since it may quote its contents.
+/// Maximum length in bytes of an error about a row or file, since it may quote contents.
 const LONGEST_DETAIL: usize = 2048;
 
 /// Maximum number of names in an error.
 const LISTED: usize = 16;
 
-/// The location of a row: a file, and the line in it, or the position in its array or table, from 1.
+/// Location of a row: a file, and the line in it, or the index in its array or table, from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     file: Arc<Path>,
@@ -25,7 +25,7 @@ impl Location {
         Error::Row { path: self.file.to_path_buf(), line: self.line, detail: printable(&detail.into(), LONGEST_DETAIL) }
     }
 
-    /// Returns the error of a row on which something failed.
+    /// Returns an error with the location of the row that caused it.
     pub fn failed(&self, error: Error) -> Error {
         match error {
             Error::Unbounded { place, detail } => {
@@ -43,10 +43,10 @@ impl Location {
     }
 }
 
-/// A row and its location.
+/// Row with its location.
 pub(crate) type LocatedRow = (Location, RowColumns);
 
-/// Numbers the rows of one file.
+/// File whose rows are located.
 #[derive(Debug)]
 pub(super) struct DatasetFile(pub(super) Arc<Path>);
 
@@ -59,23 +59,23 @@ impl DatasetFile {
         Location { file: self.0.clone(), line }
     }
 
-    /// Returns the error of a file that is unusable as a whole.
+    /// Returns the error of a file that can't be used.
     pub(super) fn file_error(&self, detail: impl Into<String>) -> Error {
         Error::Dataset { path: self.0.to_path_buf(), detail: printable(&detail.into(), LONGEST_DETAIL) }
     }
 }
 
-/// Returns whether a row has a column; null is none.
+/// Returns whether a row has a column; null counts as missing.
 pub(crate) fn has(columns: &Map<String, Value>, name: &str) -> bool {
     columns.get(name).is_some_and(|value| !value.is_null())
 }
 
-/// Takes a column out of a row; null is none.
+/// Removes a column from a row and returns it; null counts as missing.
 pub(crate) fn take(columns: &mut Map<String, Value>, name: &str) -> Option<Value> {
     columns.shift_remove(name).filter(|value| !value.is_null())
 }
 
-/// Says that a row lacks a column, or that nothing is in the one that `is_there`.
+/// Returns the error of a row that lacks a column, or whose column is null (`is_there`).
 pub(crate) fn absent(is_there: bool, name: &str) -> String {
     match is_there {
         true => format!("column {name:?} is null, or has bytes that are not text"),
@@ -83,13 +83,13 @@ pub(crate) fn absent(is_there: bool, name: &str) -> String {
     }
 }
 
-/// Usual names of columns with prompts, and with answers.
+/// Usual names of prompt columns and of answer columns.
 const ASKED: [&str; 8] = ["question", "problem", "instruction", "query", "input", "text", "content", "title"];
 
 const ANSWERED: [&str; 6] = ["answer", "response", "output", "solution", "target", "label"];
 
-/// Ends an error about a row without a prompt, and perhaps without an answer, as `lacking` names them: says which of its columns could be
-/// read as such. If prompts may be built from a template, it says so, too.
+/// Completes an error about a row without the `lacking` columns, the prompt and perhaps the answer: suggests which of its columns could be
+/// used instead and, if `may_build`, a prompt template.
 pub(crate) fn advice(columns: &Map<String, Value>, lacking: &[&str], may_build: bool) -> String {
     let is_plain = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c));
     let texts: Vec<&str> =
@@ -108,7 +108,7 @@ pub(crate) fn names(columns: &Map<String, Value>) -> String {
     listed(columns.keys().map(String::as_str))
 }
 
-/// Returns the first names, shortened, and how many more there are.
+/// Lists the first names, shortened, and the number of others.
 pub(super) fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let more = names.len().saturating_sub(LISTED);
     let mut shown: Vec<String> =
@@ -119,5 +119,5 @@ pub(super) fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Strin
     if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
 }
 
-/// The columns of a row.
+/// Columns of a row.
 pub type RowColumns = Map<String, Value>;

@@ -1,4 +1,4 @@
-//! Texts of rows for which there is no room in memory, in a temporary file without a name.
+//! Temporary file for texts of rows that don't fit in memory.
 
 use crate::config::{files, printable_path};
 use std::fs::{self, File};
@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// Such a file, which is created when it is needed and gone when it is dropped.
+/// Unnamed temporary file, created when it is first needed and deleted when dropped.
 #[derive(Debug)]
 pub(super) struct Spill {
     folder: PathBuf,
@@ -16,7 +16,7 @@ pub(super) struct Spill {
 }
 
 impl Default for Spill {
-    /// Spills into the user's cache, since the system's folder for temporary files may be in memory.
+    /// Uses the user's cache folder, since the system's temporary folder may be in memory.
     fn default() -> Self {
         Self::in_folder(files::cache_folder().unwrap_or_else(std::env::temp_dir))
     }
@@ -27,8 +27,8 @@ impl Spill {
         Self { folder, file: None, end: 0, failed: false }
     }
 
-    /// Writes texts. Returns where they begin; none if they can't be written. Then a warning says so, and no others are written
-    /// either: they would take the last room on a full disk.
+    /// Writes texts. Returns their offset; `None` if writing failed. After a failure, which a warning reports, nothing more is written: it
+    /// would use up the last space on a full disk.
     pub(super) fn write(&mut self, texts: &[u8]) -> Option<u64> {
         if self.failed {
             return None;
@@ -61,7 +61,7 @@ impl Spill {
         Ok(())
     }
 
-    /// Reads so many bytes from this place on.
+    /// Reads `length` bytes at this offset.
     pub(super) fn read(&self, at: u64, length: usize) -> io::Result<Vec<u8>> {
         let file = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!((spill.write(b"one"), spill.write(b""), spill.write(b"two!")), (Some(0), Some(3), Some(3)));
         assert_eq!((spill.read(3, 4).unwrap(), spill.read(1, 2).unwrap()), (b"two!".to_vec(), b"ne".to_vec()));
         assert!(spill.read(5, 4).is_err());
-        // Without a name.
+        // The file has no name.
         assert_eq!(fs::read_dir(folder.path().join("new")).unwrap().count(), 0);
 
         let taken = folder.path().join("file");

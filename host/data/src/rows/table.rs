@@ -1,5 +1,5 @@
-//! A dataset whose rows are read again when they are needed: from their file, if it is large and holds them as they are, or from their
-//! text, in memory or, if that is much, in a temporary file.
+//! Random access to a dataset's rows: rows are read again when needed, from their file if it is large and contains them as they are, or
+//! else from a copy of their text, in memory or, if it is large, in a temporary file.
 
 mod rounds;
 
@@ -22,20 +22,20 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Maximum size in bytes of a file whose rows are kept, so that a run does not mind if it changes, and of all texts that are kept in
-/// memory.
+/// Maximum size in bytes of files whose rows are copied, so that changes to them don't affect the run; also the maximum size of all texts
+/// kept in memory.
 const SMALL: u64 = 16 << 20;
 
-/// Size in bytes of the rows that are parsed together, and their number.
+/// Size in bytes, and number, of rows that are parsed together.
 const TOGETHER: (usize, usize) = (4 << 20, 4096);
 
-/// Number of rows that justify another thread.
+/// Number of rows per thread.
 const ROWS_A_THREAD: usize = 256;
 
-/// The rows of a dataset.
+/// Table of a dataset's rows.
 #[derive(Debug, Default)]
 pub struct DatasetTable {
-    /// Renamed columns: the wanted name, and the dataset's own.
+    /// Renamed columns: new name and original name.
     renamed: Vec<(String, String)>,
     segments: Vec<TableSegment>,
     rows: Vec<RowPosition>,
@@ -44,17 +44,17 @@ pub struct DatasetTable {
     shared: bool,
 }
 
-/// Where rows are kept, and in what parts ranks share them.
+/// Options for storing rows and for sharing them between ranks.
 struct TableStorageOptions {
-    /// Files of more bytes are read again, and texts of more bytes are not kept in memory.
+    /// Size above which files are read again, and texts are not kept in memory.
     small: u64,
-    /// Bytes that a rank reads of a shared file at a time.
+    /// Number of bytes that a rank reads of a shared file at a time.
     block: u64,
     spill: Spill,
 }
 
 impl TableStorageOptions {
-    /// Returns the usual ones.
+    /// Returns the default options.
     fn new(peers: &impl DatasetRanks) -> Self {
         let (most, of_all) = BLOCK;
         let block = (of_all / peers.ranks().1 as u64).clamp(most / 16, most);
@@ -62,64 +62,64 @@ impl TableStorageOptions {
     }
 }
 
-/// Some rows of a file.
+/// Segment of the table: rows of one file.
 #[derive(Debug)]
 struct TableSegment {
     file: DatasetFile,
     storage: RowTextStorage,
-    /// The table's columns, if its rows' texts are those of its records; otherwise they are JSON.
+    /// Columns of a CSV or TSV table whose records are stored as they are; otherwise rows are stored as JSON.
     header: Option<Arc<CsvHeader>>,
 }
 
-/// Where the texts of some rows are.
+/// Storage of a segment's texts.
 #[derive(Debug)]
 enum RowTextStorage {
     /// In the dataset's file.
     InFile,
     InMemory(Box<[u8]>),
-    /// In the temporary file, from this place on.
+    /// In the temporary file, from this offset on.
     Spilled(u64),
 }
 
-/// Where a row's text is.
+/// Position of a row's text.
 #[derive(Clone, Copy, Debug)]
 struct RowPosition {
     segment: u32,
     length: u32,
     at: u64,
     line: usize,
-    /// The column of a line in which it begins; none in an array, and for rows that are kept as JSON.
+    /// Column of the line at which the row begins; `None` in an array, and for rows stored as JSON.
     column: Option<u32>,
-    /// Part of the hash of its text.
+    /// Part of the hash of the text.
     check: u64,
 }
 
-/// Reads a dataset once, row by row.
+/// Scan of a dataset, row by row.
 struct TableScan<'a, T, J, K> {
     table: DatasetTable,
     judge: &'a J,
-    /// Makes the judgement of any row if rows are only located, not parsed.
+    /// Creates the judgement of any row, if rows are only located and not parsed.
     located: Option<fn() -> T>,
-    /// Takes the judgements.
+    /// Receives the judgements.
     take: K,
-    /// The first row that lacks a column.
+    /// Error of the first row that lacks a column.
     lacking: Option<Error>,
-    /// Files of more bytes are read again, and texts of more bytes are not kept in memory.
+    /// Size above which files are read again, and texts are not kept in memory.
     small: u64,
-    /// Bytes of the texts that were kept so far.
+    /// Size of the texts kept in memory so far.
     kept: u64,
-    /// Which rows of the current files are used; none if all are.
+    /// Range of rows used of the current files; `None` for all.
     window: Option<Range<usize>>,
-    /// Rows of the current files that were seen so far.
+    /// Number of rows seen of the current files.
     passed: usize,
 }
 
 impl DatasetTable {
-    /// Reads a dataset, and has each row judged, given its number from 0, on several threads. Judgements are taken in the order of the
-    /// rows, some time after. Ranks share the rows of large files of JSON lines: each judges some, and takes all judgements.
+    /// Reads a dataset, and has each row judged by its index, location and columns, on several threads. Judgements are delivered in the
+    /// order of the rows, with some delay. Ranks share the rows of large JSON lines files: each judges some, and receives all judgements.
     ///
     /// # Errors
-    /// As for any dataset: what is damaged or too large, or lacks a column. One rank may fail where others don't.
+    /// If something is damaged or too large, or a row lacks a column. One rank may fail while others succeed.
     pub fn read<T: Send + Serialize + DeserializeOwned, P: DatasetRanks>(
         dataset: &Dataset,
         peers: &P,
@@ -129,11 +129,11 @@ impl DatasetTable {
         Self::read_with(dataset, peers, judge, take, TableStorageOptions::new(peers))
     }
 
-    /// Finds where a dataset's rows are, without parsing them if their file holds them as they are. `found` is called for each row, in
-    /// order, some time after.
+    /// Locates a dataset's rows, without parsing them if their file contains them as they are. Calls `found` for each row in order, with
+    /// some delay.
     ///
     /// # Errors
-    /// What is damaged or too large. A row that is not JSON or lacks a column is an error when it is read.
+    /// If something is damaged or too large. A row that is not JSON or lacks a column fails only when it is read.
     pub fn locate<P: DatasetRanks>(
         dataset: &Dataset,
         peers: &P,
@@ -142,7 +142,7 @@ impl DatasetTable {
         Self::locate_with(dataset, peers, found, TableStorageOptions::new(peers))
     }
 
-    /// Finds where a dataset's rows are, with sizes that a test may choose; see [`DatasetTable::locate`].
+    /// Locates a dataset's rows with given sizes, for tests; see [`DatasetTable::locate`].
     fn locate_with<P: DatasetRanks>(
         dataset: &Dataset,
         peers: &P,
@@ -159,12 +159,12 @@ impl DatasetTable {
         self.rows.len()
     }
 
-    /// Returns the number of bytes that the rows' texts have.
+    /// Returns the total size of the rows' texts in bytes.
     pub fn bytes(&self) -> u64 {
         self.rows.iter().map(|row| u64::from(row.length)).sum()
     }
 
-    /// Returns a hash of the rows' texts, in their order, and of the names that their columns get.
+    /// Returns a hash of the rows' texts, in order, and of the renamed columns.
     pub fn hash(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         for name in self.renamed.iter().flat_map(|(name, own)| [name, own]) {
@@ -176,7 +176,7 @@ impl DatasetTable {
         hash.finalize().into()
     }
 
-    /// Reads a dataset's rows and has them judged, with sizes that a test may choose; see [`DatasetTable::read`].
+    /// Reads and judges a dataset's rows with given sizes, for tests; see [`DatasetTable::read`].
     fn read_with<T: Send + Serialize + DeserializeOwned, P: DatasetRanks>(
         dataset: &Dataset,
         peers: &P,
@@ -201,7 +201,7 @@ impl DatasetTable {
         scan.table.spill = spill;
         for FileWindow { files, rows } in windows(dataset)? {
             let shared: Vec<Option<JsonLinesLayout>> = match rows {
-                // Which rows a part has is known only in order.
+                // The rows of a part are known only when they are read in order.
                 Some(_) => vec![None; files.len()],
                 None => shared(&files, peers, (small, block))?,
             };
@@ -219,10 +219,10 @@ impl DatasetTable {
         Ok(scan.done(Path::new(&dataset.to_string()))?)
     }
 
-    /// Reads a table from bytes in memory and has its rows judged; errors name `path`.
+    /// Reads a table from memory and has its rows judged; errors name `path`.
     ///
     /// # Errors
-    /// As [`DatasetTable::read`].
+    /// Errors of [`DatasetTable::read`].
     pub fn parse<T: Send>(
         path: &Path,
         bytes: &[u8],
@@ -237,7 +237,7 @@ impl DatasetTable {
     /// Reads a row again.
     ///
     /// # Errors
-    /// If its file has changed.
+    /// If the file has changed.
     pub fn row(&self, row: usize) -> Result<(Location, RowColumns)> {
         let stored = self.rows.get(row).ok_or_else(|| none(row))?;
         let text = self.text(stored)?;
@@ -250,7 +250,7 @@ impl DatasetTable {
         Ok((text.place, columns))
     }
 
-    /// Returns where a row is.
+    /// Returns the location of a row.
     pub fn place(&self, row: usize) -> Option<Location> {
         let stored = self.rows.get(row)?;
         Some(self.segments.get(stored.segment as usize)?.file.place(stored.line))
@@ -281,16 +281,16 @@ impl DatasetTable {
     }
 }
 
-/// Returns the error of a number that no row has.
+/// Returns the error of an index beyond the rows.
 fn none(row: usize) -> Error {
     Error::Dataset { path: "dataset".into(), detail: format!("has no row {row}") }
 }
 
-/// A row's text is not where it was.
+/// Error: a row's text is not at its position any more.
 struct StaleRowText;
 
 impl RowPosition {
-    /// Reads its text from its file.
+    /// Reads the text from its file.
     fn text(&self, path: &Path) -> std::result::Result<Vec<u8>, StaleRowText> {
         let mut text = vec![0; self.length as usize];
         let mut read = || {
@@ -305,13 +305,13 @@ impl RowPosition {
     }
 }
 
-/// Returns a part of a text's hash.
+/// Returns the part of a text's hash that is stored.
 fn check(text: &[u8]) -> u64 {
     let hash: [u8; 32] = Sha256::digest(text).into();
     u64::from_le_bytes(hash[..8].try_into().unwrap_or_default())
 }
 
-/// What a row's text is found to be: its check, and the judgement on its columns.
+/// Hash check of a row's text, and the judgement on its columns.
 struct RowJudgement<T> {
     check: u64,
     judged: Result<T>,
@@ -330,7 +330,7 @@ impl<'a, T: Send, J: Fn(usize, &Location, RowColumns) -> T + Sync, K: FnMut(usiz
         lacking.map_or(Ok(table), Err)
     }
 
-    /// Notes a row of the current files. Returns whether it is used.
+    /// Counts a row of the current files. Returns whether it is used.
     fn is_used(&mut self) -> bool {
         self.passed += 1;
         self.window.as_ref().is_none_or(|window| window.contains(&(self.passed - 1)))
@@ -340,7 +340,7 @@ impl<'a, T: Send, J: Fn(usize, &Location, RowColumns) -> T + Sync, K: FnMut(usiz
         let located = self.located.is_some();
         content_as(path, raw, located, |part| match part {
             FileContent::Rows(rows) => self.rows(DatasetFile::new(path), rows),
-            // Rows are parsed some at a time, so they take no more memory than their texts.
+            // Rows are parsed in small batches, so they need little memory beyond their texts.
             FileContent::Texts(file, mut texts, stored, _) => self.texts(file, || texts.next_row(), stored, None),
             FileContent::Records(file, mut records, header, stored) => {
                 self.texts(file, || records.next_row(), stored, Some(&header))
@@ -375,14 +375,14 @@ impl<'a, T: Send, J: Fn(usize, &Location, RowColumns) -> T + Sync, K: FnMut(usiz
         self.table.segments.push(TableSegment { file: DatasetFile(file.0.clone()), storage: held, header: header.cloned() });
     }
 
-    /// Keeps texts: the first ones in memory, others in a temporary file, unless that fails.
+    /// Stores texts: the first ones in memory, others in the temporary file, unless that fails.
     fn keep(&mut self, texts: Vec<u8>) -> RowTextStorage {
         self.kept += texts.len() as u64;
         let spilled = if self.kept > self.small { self.table.spill.write(&texts) } else { None };
         spilled.map_or_else(|| RowTextStorage::InMemory(texts.into_boxed_slice()), RowTextStorage::Spilled)
     }
 
-    /// Takes the rows of a file that is read as a whole.
+    /// Adds the rows of a file that is read completely.
     fn rows(&mut self, file: DatasetFile, mut rows: Vec<LocatedRow>) -> Result<()> {
         rows.retain(|_| self.is_used());
         let wrong = |e: serde_json::Error| file.file_error(e.to_string());
@@ -412,7 +412,7 @@ impl<'a, T: Send, J: Fn(usize, &Location, RowColumns) -> T + Sync, K: FnMut(usiz
         }
     }
 
-    /// Takes rows that are read one by one, some at a time.
+    /// Adds rows that are read one by one, in batches.
     fn texts(
         &mut self,
         file: &DatasetFile,
@@ -441,7 +441,7 @@ impl<'a, T: Send, J: Fn(usize, &Location, RowColumns) -> T + Sync, K: FnMut(usiz
         }
     }
 
-    /// Looks at rows, of which the first has the number `begin`.
+    /// Judges rows; the first has the index `begin`.
     fn find(&self, begin: usize, some: &[RowText]) -> Vec<Result<RowJudgement<T>>> {
         let (judge, located) = (self.judging(), self.located);
         let find = |(i, text): (usize, &RowText)| {
@@ -472,7 +472,7 @@ impl<'a, T: Send, J: Fn(usize, &Location, RowColumns) -> T + Sync, K: FnMut(usiz
     }
 }
 
-/// Returns which files the ranks read together: none unless all ranks have the same.
+/// Returns the files that the ranks read together: none unless all ranks have the same.
 fn shared<P: DatasetRanks>(
     files: &[PathBuf],
     peers: &P,

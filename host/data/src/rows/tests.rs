@@ -23,7 +23,7 @@ fn parsed(name: &str, bytes: &[u8]) -> std::result::Result<Vec<Value>, String> {
     parse(Path::new(name), bytes).map(columns).map_err(|e| e.to_string())
 }
 
-/// A folder with files of these names and contents.
+/// Creates a folder with files of these names and contents.
 fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -36,7 +36,7 @@ fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
 fn packed_files_are_read_whatever_their_name() {
     let lines = b"{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n";
     let zstd = zstd::encode_all(&lines[..], 3).unwrap();
-    // As `cat` joins packed shards.
+    // `cat` joins compressed shards in this way.
     let twice = [gzip(&lines[..16]), gzip(&lines[16..])].concat();
     for packed in [lines.to_vec(), gzip(lines), zstd, twice, gzip(b"[{\"prompt\": \"a\"}, {\"prompt\": \"b\"}]")] {
         assert_eq!(parsed("p.jsonl", &packed).unwrap(), [json!({"prompt": "a"}), json!({"prompt": "b"})]);
@@ -228,7 +228,7 @@ fn each_line_of_a_text_is_a_row_as_in_datasets() {
     for empty in [&b""[..], b"\n\n", b" \r\n"] {
         assert!(parsed("t.txt", empty).unwrap_err().contains("no rows"));
     }
-    // More than a document may have, but in lines.
+    // The file is larger than a document may be, but consists of lines.
     let lines = "a line of a large file\n".repeat(1 << 20);
     assert_eq!(parsed("t.txt", lines.as_bytes()).unwrap().len(), 1 << 20);
     let late = format!("{lines}<|endoftext|>");

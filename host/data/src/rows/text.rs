@@ -1,5 +1,4 @@
-//! Plain text: a row with a column `text` for each line, as `datasets` reads it; or, in a file with a marker between documents, a row
-//! for each document.
+//! Plain text: one row with a column `text` per line, as in `datasets`; or, in a file with document separators, one row per document.
 
 use super::bounds::{FileMemoryBudget, ROW, VALUE, long_row};
 use super::row::{DatasetFile, LocatedRow};
@@ -8,14 +7,14 @@ use crate::config::printable_path;
 use serde_json::{Map, Value};
 use std::io::{BufRead, Cursor, Read};
 
-/// The separator of documents, as in TinyStories and in files made for GPT-2.
+/// Separator of documents, as in TinyStories and in files for GPT-2.
 const END: &str = "<|endoftext|>";
 
-/// Reads a file's rows; blank lines and empty documents are skipped.
+/// Reads the rows of a file; blank lines and empty documents are skipped.
 pub(super) fn rows(file: &DatasetFile, from: &mut dyn BufRead, budget: &mut FileMemoryBudget) -> Result<Vec<LocatedRow>> {
     let mut rows = Vec::new();
     let (mut number, mut blank) = (0, 0);
-    // The file's beginning: the first document, if there are any.
+    // Beginning of the file: the first document, if there are separators.
     let mut begin = Some(Vec::new());
     loop {
         let mut line = Vec::new();
@@ -44,7 +43,7 @@ pub(super) fn rows(file: &DatasetFile, from: &mut dyn BufRead, budget: &mut File
         }
         let text = std::str::from_utf8(&line).map_err(|_| file.place(number).row_error("is not UTF-8 text"))?;
         let text = text.strip_suffix('\n').map_or(text, |text| text.strip_suffix('\r').unwrap_or(text));
-        // Some old programs end lines so.
+        // Some old programs end lines with a carriage return.
         for own in text.split('\r') {
             if own.trim().is_empty() {
                 blank += 1;
@@ -70,7 +69,7 @@ fn long_document() -> String {
     format!("is the beginning of a document that {}; put {END} between documents", long_row())
 }
 
-/// Reads documents, without surrounding white space.
+/// Reads documents, without surrounding whitespace.
 fn documents(file: &DatasetFile, from: &mut dyn BufRead, budget: &mut FileMemoryBudget) -> Result<Vec<LocatedRow>> {
     let mut rows = Vec::new();
     let (mut line, mut text) = (1, Vec::new());
@@ -95,7 +94,7 @@ fn documents(file: &DatasetFile, from: &mut dyn BufRead, budget: &mut FileMemory
     }
 }
 
-/// Reads up to the next separator, which is dropped. Returns whether there was none.
+/// Reads up to the next separator, which is dropped. Returns whether the file ended first.
 fn document(file: &DatasetFile, from: &mut dyn BufRead, line: usize, text: &mut Vec<u8>) -> Result<bool> {
     let most = ROW + END.len() as u64;
     loop {

@@ -18,7 +18,7 @@ pub(super) const TENSORS: &str = "adapter_model.safetensors";
 /// Prefix that `peft` adds to the parameter names of a causal language model.
 pub(super) const PREFIX: &str = "base_model.model.";
 
-/// Name of an adapted module inside what `peft` wraps it with.
+/// Name of an adapted module inside its `peft` wrapper.
 pub(super) const BASE: &str = "base_layer";
 
 /// Maximum rank, as for `lora_r`.
@@ -33,7 +33,7 @@ pub(super) struct AdapterReader {
     pub(super) shards: SafetensorsReader,
     config: PathBuf,
     tensors: PathBuf,
-    /// What requires the parameters' shapes.
+    /// Source of the parameters' shapes, for error messages.
     by: String,
 }
 

@@ -1,4 +1,4 @@
-//! Adapters on a model's weights: adds, merges and drops them.
+//! Adapters on a model's weights: adds, merges and removes them.
 
 use super::lora::LoraSettings;
 use super::lora::TrainedBiases;
@@ -32,7 +32,7 @@ impl LinearAdapter {
 }
 
 impl Linear {
-    /// Returns what is added to its products: its bias and that of the adapter's `B`, if there are any.
+    /// Returns the bias of the map plus that of the adapter's `B`; `None` if it has neither.
     pub(super) fn added(&self) -> ops::Result<Option<Tensor>> {
         let Some((own, scale)) = self.adapter.as_ref().and_then(|adapter| Some((adapter.bias.as_ref()?, adapter.scale))) else {
             return Ok(self.bias.clone());
@@ -56,13 +56,13 @@ impl Linear {
 }
 
 impl LayerWeights {
-    /// Returns the experts' matrices, which an adapter can apply to.
+    /// Returns the experts' stacked matrices that an adapter can apply to.
     fn stacks(&mut self, names: &'static TensorNames) -> Vec<(&'static str, &mut Linear)> {
         let Some((experts, names)) = self.experts.as_mut().zip(names.experts) else { return Vec::new() };
         vec![(names.wide, &mut experts.wide), (names.down, &mut experts.down), (names.router[0], &mut experts.router)]
     }
 
-    /// Returns the linear maps that an adapter can apply to, without those of experts.
+    /// Returns the linear maps that an adapter can apply to, except those of experts.
     fn linears(&mut self, names: &'static TensorNames) -> Vec<(&'static str, &mut Linear)> {
         let Self { qkv, o, unit, experts, recurrent, .. } = self;
         let (recurrent, (wide_names, down_name)) = (recurrent.is_some(), names.unit(experts.is_some()));
@@ -81,7 +81,7 @@ impl Architecture {
     /// Returns the short names of the layers' linear maps that an adapter can apply to, in order.
     pub fn modules(&self) -> Vec<&'static str> {
         let names = self.family.description().names;
-        // Of mixtures whose experts files have apart, peft takes these names for the experts, even where a layer has a unit.
+        // In mixtures whose files store each expert separately, peft takes these names for the experts, even in a layer that has an MLP.
         let taken = self.mixture.is_some() && names.experts.is_some_and(ExpertNames::are_apart);
         let adapted = !taken && (0..self.layers).any(|layer| self.has_unit(layer));
         let of_unit = names.mlp.iter().chain([&names.down]).filter(|_| adapted);
@@ -100,7 +100,7 @@ impl Architecture {
 }
 
 impl Weights {
-    /// Returns the same parameters with another adapter. Calls `part` with each linear layer and its name.
+    /// Returns the parameters with another adapter. Calls `part` with each linear layer and its name.
     pub(super) fn adapted(
         mut self,
         lora: LoraSettings,
@@ -120,9 +120,9 @@ impl Weights {
         Ok(self)
     }
 
-    /// Returns the parameters with a new adapter on the linear layers of these names (`q_proj` and so on). It has no effect until
-    /// it is trained: `A` is uniform within the inverse square root of the inputs, as in `peft` (Kaiming with slope sqrt(5)), `B`
-    /// is zero, and magnitudes are the lengths of the weight's rows.
+    /// Returns the parameters with a new adapter on the linear layers of these names (`q_proj` and so on). The adapter has no effect until
+    /// it is trained: `A` is uniform within the inverse square root of the inputs, as in `peft` (Kaiming with slope sqrt(5)), `B` is zero,
+    /// and magnitudes are the lengths of the weight's rows.
     pub fn with_new_adapter(self, lora: LoraSettings, targets: &[String], seed: u64) -> Result<Self> {
         let lora = if self.is_value_model() { lora.for_value_model() } else { lora };
         let names = self.names;
@@ -137,7 +137,7 @@ impl Weights {
             let (rows, d_in) = linear.matrix().dims();
             let d_out = rows / experts.unwrap_or(1);
             let bound = (d_in as f32).sqrt().recip();
-            // 24 bits are what an f32 below one holds.
+            // An f32 below one holds 24 bits.
             let mut drawn = || ((rng.next_u32() >> 8) as f32 / (1u32 << 23) as f32 - 1.0) * bound;
             let shape = |sizes: [usize; 2]| experts.into_iter().chain(sizes).collect::<Vec<usize>>();
             let a: Vec<f32> = (0..experts.unwrap_or(1) * lora.r * d_in).map(|_| drawn()).collect();
@@ -153,7 +153,7 @@ impl Weights {
         adapted.with_trained_modules(lora, |_, _| Ok(None))
     }
 
-    /// Returns the parameters without the adapter, in the same storage. Modules that are trained whole beside it stay as trained.
+    /// Returns the parameters without the adapter, in the same storage. Fully trained modules keep their trained values.
     pub fn without_adapter(&self) -> Self {
         let mut plain = Self { lora: None, ..self.clone() };
         for (_, linear) in plain.layers.iter_mut().flat_map(|layer| layer.linears(self.names)) {
@@ -186,8 +186,8 @@ impl Weights {
 }
 
 impl Weights {
-    /// Gives what is trained of the base model storage of its own, in f32: the values that `own` returns for a parameter's name and
-    /// shape, or copies of the model's. As in `peft`, an output matrix that was the embedding becomes one by itself.
+    /// Copies the base model's trained parameters to separate f32 storage: with the values that `own` returns for a parameter's name and
+    /// shape, or the model's. As in `peft`, an output matrix that was tied to the embedding becomes separate.
     pub(super) fn with_trained_modules(
         mut self,
         LoraSettings { trained_modules: whole, biases, .. }: LoraSettings,

@@ -1,4 +1,4 @@
-//! `config.json` of Hugging Face's models: the sizes and switches of a decoder.
+//! Sizes and switches of a decoder, read from the `config.json` of Hugging Face models.
 
 use super::bounds::{MOST_INTERMEDIATE, MOST_LAYERS, MOST_POSITIONS};
 use super::families::{FAMILIES, Family};
@@ -23,7 +23,7 @@ use crate::ops::{Capability, Precision};
 use serde_json::Value;
 use std::path::Path;
 
-/// Largest `hidden_size` accepted. No known model reaches a tenth of this limit or of the following ones.
+/// Maximum `hidden_size`. No known model reaches a tenth of this limit or of the following ones.
 const MOST_HIDDEN: usize = 1 << 20;
 
 /// Maximum `num_attention_heads` and `num_key_value_heads`.
@@ -35,10 +35,10 @@ const MOST_HEAD_DIM: usize = 1 << 16;
 /// Maximum `vocab_size`.
 const MOST_TOKENS: usize = 1 << 24;
 
-/// Largest number of values in all parameters together; they would take 4 TB.
+/// Maximum number of values in all parameters together; they would take 4 TB.
 const MOST_PARAMETERS: u128 = 1_000_000_000_000;
 
-/// How a layer's projections with the same input are stored.
+/// Layout of a layer's projections with the same input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProjectionLayout {
     /// Separately.
@@ -82,38 +82,38 @@ pub struct Architecture {
     pub mlp_bias: bool,
     /// Norms on query and key heads.
     pub head_norms: HeadNorms,
-    /// How projections are stored.
+    /// Layout of the projections.
     pub projections: ProjectionLayout,
     /// Activation function between the wide products.
     pub activation: Activation,
     /// Whether the activation is gated: multiplied with a separate product.
     pub gated: bool,
-    /// Whether attention and MLP both read the layer's input, instead of one after the other; through the same norm, unless the MLP
-    /// has its own.
+    /// Whether attention and MLP both read the layer's input, instead of one after the other. They share a norm, unless the MLP has its
+    /// own.
     pub parallel: bool,
-    /// Sliding window of each layer, in positions; none if it attends to everything.
+    /// Sliding window of each layer, in positions; `None` if the layer attends to everything.
     pub windows: Vec<Option<usize>>,
-    /// The layers that carry a state instead of attending, if there are any.
+    /// The recurrent layers, which carry a state instead of attending, if there are any.
     pub recurrence: Option<Recurrence>,
-    /// Whether the query projection also has gates for the outputs of attention.
+    /// Whether the query projection also computes gates for the outputs of attention.
     pub output_gate: bool,
-    /// RoPE of each layer, as an index into `ropes`; none if it has none.
+    /// RoPE of each layer, as an index into `ropes`; `None` for layers without RoPE.
     pub rotary: Vec<Option<usize>>,
     /// The model's RoPEs.
     pub ropes: Vec<Rope>,
     /// Whether attention scores are also divided by the layer's number, from one.
     pub scores_by_layer: bool,
-    /// How attention scores depend on the position of the query, if they do.
+    /// Dependence of attention scores on the position of the query, if any.
     pub query_scale: Option<QueryScale>,
     /// Multipliers and soft caps.
     pub factors: DecoderFactors,
-    /// Ids that end a text, from generation_config.json or else config.json.
+    /// Token ids that end a text, from generation_config.json or else config.json.
     pub eos_token_ids: Vec<u32>,
-    /// Whether the folder has a multimodal model, of which this is the text part.
+    /// Whether the folder has a multimodal model; this is its text part.
     pub text_part: bool,
 }
 
-/// Returns the tokens that end a text, which the vocabulary must have.
+/// Returns the tokens that end a text. Fails if the vocabulary lacks one.
 fn ends_of(config: &ConfigObject, vocab_size: usize) -> std::result::Result<Option<Vec<u32>>, String> {
     let ends = config.tokens("eos_token_id")?;
     match ends.iter().flatten().find(|id| **id as usize >= vocab_size) {
@@ -123,7 +123,7 @@ fn ends_of(config: &ConfigObject, vocab_size: usize) -> std::result::Result<Opti
 }
 
 impl Architecture {
-    /// Reads `config.json` and, for the ids that end a text, `generation_config.json`.
+    /// Reads `config.json` and, for the tokens that end a text, `generation_config.json`.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
         let config = ConfigObject::read(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
@@ -139,12 +139,12 @@ impl Architecture {
         Ok(this)
     }
 
-    /// Parses the text of a `config.json`; the error says what is wrong.
+    /// Parses the text of a `config.json`. The error describes what is wrong.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
         Self::from_config(&ConfigObject::parse(text)?)
     }
 
-    /// Returns the `config.json` of the model that is computed: of a multimodal model, the text part's.
+    /// Returns the `config.json` of the computed model: the text part's for a multimodal model.
     pub fn config(given: Value) -> std::result::Result<Value, String> {
         match given.as_object() {
             Some(whole) if text_part::is_multimodal(given["model_type"].as_str()) => {
@@ -237,7 +237,7 @@ impl Architecture {
         })
     }
 
-    /// Returns the attention settings of this layer.
+    /// Returns the attention settings of a layer.
     pub fn attention(&self, layer: usize) -> AttentionConfig {
         let DecoderFactors { scores, scores_cap, .. } = self.factors;
         let scale = if self.scores_by_layer { scores / (layer + 1) as f32 } else { scores };
@@ -262,12 +262,12 @@ impl Architecture {
         matches!(self.head_norms, HeadNorms::Rotated | HeadNorms::Unweighted)
     }
 
-    /// Returns how products with the output matrix become logits at this temperature.
+    /// Returns the scale and soft cap of logits at this temperature.
     pub fn logits(&self, temperature: f32) -> LogitScale {
         LogitScale { temperature, divisor: self.factors.logits, cap: self.factors.logits_cap, precision: Precision::F32 }
     }
 
-    /// Returns what the model needs of a device beyond what all models need.
+    /// Returns the capabilities that the model needs of a device beyond those that all models need.
     pub(super) fn needs(&self) -> Vec<Capability> {
         let shared_norm = self.parallel && self.family.description().names.norms[2].is_empty();
         let all = [
@@ -282,7 +282,7 @@ impl Architecture {
         all.into_iter().filter_map(|(needed, capability)| needed.then_some(capability)).collect()
     }
 
-    /// Counts the values of all matrices.
+    /// Returns the number of values of all matrices.
     pub fn values_of_matrices(&self) -> u128 {
         let (hidden, tokens) = (self.hidden_size as u128, self.vocab_size as u128);
         let mixer = |layer: usize| self.mixer_width(layer) as u128;
@@ -306,14 +306,14 @@ impl Architecture {
         mixture.and_then(|mixture| mixture.shared).unwrap_or(self.intermediate_size)
     }
 
-    /// Returns whether the output of the MLP that all tokens share in layers with experts has a weight for each token.
+    /// Returns whether the shared MLP of layers with experts has a gate for each token.
     pub(super) fn has_shared_gate(&self) -> bool {
         let gate = self.family.description().names.shared().and_then(|shared| shared.gate);
         gate.is_some() && self.mixture.as_ref().is_some_and(|mixture| mixture.shared.is_some())
     }
 
-    /// Returns whether a tensor belongs to the layers after a GLM's or a Qwen 3.5's last one, which predict further tokens; transformers
-    /// does not load them either.
+    /// Returns whether a tensor belongs to the multi-token prediction layers after the last layer of a GLM or a Qwen 3.5, which
+    /// transformers does not load either.
     pub(super) fn predicts_more(&self, name: &str) -> bool {
         let number = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
         match self.family {
@@ -333,7 +333,7 @@ impl Architecture {
         self.heads.kv_heads * self.heads.head_dim
     }
 
-    /// Returns a bound on the inputs and outputs of a layer's linear maps, joined ones included.
+    /// Returns an upper bound on the number of inputs and outputs of a layer's linear maps, including joined ones.
     pub fn widest(&self) -> usize {
         let of_experts = self.mixture.as_ref().map_or(0, |mixture| 2 * mixture.width);
         let shared = self.mixture.as_ref().and_then(|mixture| mixture.shared).unwrap_or_default();
@@ -350,13 +350,13 @@ impl Architecture {
         }
     }
 
-    /// Returns the widths of the MLP's wide products.
+    /// Returns the widths of the MLP's gate and up projections.
     pub(super) fn mlp_widths(&self) -> Vec<usize> {
         vec![self.intermediate_size; if self.gated { 2 } else { 1 }]
     }
 }
 
-/// Returns the family's own name for a size, if it has one and `config.json` does not use the common name.
+/// Returns the family's own key for a size, if it has one and `config.json` does not use the common key.
 fn own_key(config: &ConfigObject, family: Family, common: &'static str) -> &'static str {
     const GPT2: [(&str, &str); 4] = [
         ("hidden_size", "n_embd"),
@@ -422,7 +422,7 @@ fn heads(config: &ConfigObject, family: Family, hidden_size: usize) -> std::resu
     Ok(Heads { heads, kv_heads, head_dim })
 }
 
-/// Returns an error if a key that is not read may affect the model; alternative names of its sizes must not contradict.
+/// Returns an error if a key that is not read may affect the model. Alternative names of a size must have the same value.
 fn check_beside(this: &Architecture, key: &str, value: &Value) -> std::result::Result<(), String> {
     let model_type = this.family.description().model_type;
     let (own, right) = match key {

@@ -13,17 +13,17 @@ pub struct ComputeBackend {
     dtype: DType,
 }
 
-/// The backend that [`ComputeBackend::choose`] found, and what the user should know about the choice.
+/// The backend that [`ComputeBackend::choose`] found, with warnings about the choice.
 #[derive(Clone, Debug)]
 pub struct BackendChoice {
     /// The backend.
     pub backend: ComputeBackend,
-    /// What is slower or less precise than requested, and why.
+    /// Warnings about lower speed or precision than requested, with the reason.
     pub warnings: Vec<String>,
 }
 
 impl BackendChoice {
-    /// Returns the CPU, in bf16 if that is requested and the processor multiplies in it.
+    /// Returns the CPU backend, in bf16 if that is requested and the processor supports it.
     fn cpu(bf16: Option<bool>, mut warnings: Vec<String>) -> Self {
         let rounds = bf16 == Some(true) && ops::multiplies_bf16();
         if bf16 == Some(true) && !rounds {
@@ -44,12 +44,12 @@ impl BackendChoice {
 }
 
 impl ComputeBackend {
-    /// Returns the CPU with f32 throughout.
+    /// Returns the CPU backend with f32 throughout.
     pub fn cpu() -> Self {
         Self::cpu_in(Precision::F32)
     }
 
-    /// Returns the CPU with operands of products in this precision. Everything else is f32.
+    /// Returns the CPU backend with operands of products in this precision. Everything else is f32.
     pub fn cpu_in(precision: Precision) -> Self {
         Self { device: Device::Cpu, dtype: if precision == Precision::Bf16 { DType::BF16 } else { DType::F32 } }
     }
@@ -59,11 +59,11 @@ impl ComputeBackend {
         Ok(Self { device: ops::device::open(number)?, dtype: if bf16 { DType::BF16 } else { DType::F32 } })
     }
 
-    /// Resolves a run's `device`. An NVIDIA device computes in bf16 unless that is turned off. If no device number is given, the
-    /// processes of a machine take the devices in turn, this one by its `local_rank`.
+    /// Resolves a run's `device`. An NVIDIA device computes in bf16 unless that is turned off. Without a device number, the processes of a
+    /// machine take the devices in turn, each by its `local_rank`.
     ///
     /// # Errors
-    /// If the requested device does not exist; the message says what is missing.
+    /// If the requested device does not exist; the message names what is missing.
     pub fn choose(device: config::Device, bf16: Option<bool>, local_rank: usize) -> Result<BackendChoice> {
         let missing = |detail: String| Err(Error::Device(format!("{device}: {detail}")));
         let count = ops::device::count();
@@ -95,7 +95,7 @@ impl ComputeBackend {
         }
     }
 
-    /// Logs if bf16, which is not the default here, would make a model of this many parameters several times faster.
+    /// Logs a hint if bf16, which is not the default on this device, would make a model of this many parameters several times faster.
     pub fn suggest_bf16(&self, given: Option<bool>, parameters: usize) {
         /// Above this size, products take most of a step.
         const WORTH_SAYING: usize = 50_000_000;
@@ -133,12 +133,12 @@ impl ComputeBackend {
         Ok(())
     }
 
-    /// Returns whether it can compute this.
+    /// Returns whether the backend supports this capability.
     pub fn supports(&self, capability: Capability) -> bool {
         capability.is_on(&self.device)
     }
 
-    /// Returns what to say of a setting that asks for something it can't compute; nothing if it can.
+    /// Returns the error message for a setting that needs an unsupported capability; `None` if it is supported.
     pub fn refusal(&self, capability: Capability) -> Option<String> {
         let why = capability.refusal(&self.device)?;
         Some(format!("is for the CPU: {why}; leave it out, or use --device cpu"))
@@ -170,7 +170,7 @@ impl ComputeBackend {
         self.dtype == DType::BF16
     }
 
-    /// Returns whether matrices are stored rounded, so that trained weights need a second copy in f32. On the CPU, a product
+    /// Returns whether matrices are stored rounded, so that trained weights need a second copy in f32. On the CPU they are not: a product
     /// rounds its inputs.
     pub(super) fn rounds(&self) -> bool {
         self.is_bf16() && !self.device.is_cpu()
@@ -181,7 +181,7 @@ impl ComputeBackend {
         if self.is_bf16() && self.device.is_cpu() { Precision::Bf16 } else { Precision::F32 }
     }
 
-    /// Copies the values to the device, in f32. Of values that have been freed, there is only room.
+    /// Copies the values to the device, in f32. For freed values, only allocates memory.
     pub(super) fn put(&self, t: &Tensor) -> Result<Tensor> {
         if self.device.is_cpu() && t.dtype() != DType::F32 && !ops::has_values(t) {
             let room = Tensor::zeros(t.shape(), DType::F32, &self.device)?;
@@ -191,8 +191,8 @@ impl ComputeBackend {
         Ok(ops::cast(&t.to_device(&self.device)?, DType::F32)?)
     }
 
-    /// Converts the values to the precision of the computation: matrices to a device's precision, or unchanged on the CPU, norms
-    /// and biases to f32. Shares storage if no conversion is needed.
+    /// Converts the values to the precision of the computation: matrices to the device's precision (unchanged on the CPU), norms and biases
+    /// to f32. Shares storage if no conversion is needed.
     pub(super) fn computed(&self, t: &Tensor) -> Result<Tensor> {
         if self.device.is_cpu() {
             return Ok(t.clone());

@@ -9,7 +9,7 @@ use candle_core::{DType, Tensor};
 /// The gradient of each trained parameter.
 pub(super) type GradientSlot = Option<Tensor>;
 
-/// Adds the gradients of a linear layer's parameters to `grad` and returns that of its input.
+/// Adds the gradients of a linear layer's parameters to `grad` and returns the input's gradient.
 pub(super) fn apply_backward(l: &MaskedLinear<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<GradientSlot>) -> ops::Result<Tensor> {
     if l.magnitude()?.is_some() {
         let dx = ops::zeros_like(x)?;
@@ -37,7 +37,7 @@ pub(super) fn apply_backward_into(
     backward_parameters(l, x, dy, grad, dx)
 }
 
-/// Adds the gradients of a linear layer's parameters, and the adapter's contribution to that of the input.
+/// Adds the gradients of a linear layer's parameters, and the adapter's contribution to the input's gradient.
 fn backward_parameters(
     l: &MaskedLinear<'_>,
     x: &Tensor,
@@ -57,7 +57,7 @@ fn backward_parameters(
     mask.add_applied(&d_dropped, dx)
 }
 
-/// Adds the gradients of the biases that are trained without their weight: the layer's own, and that of the adapter's `B`.
+/// Adds the gradients of biases that are trained without their weight: the layer's own, and that of the adapter's `B`.
 fn backward_biases(l: &MaskedLinear<'_>, dy: &Tensor, grad: &Linear<GradientSlot>) -> ops::Result<()> {
     let own = grad.bias.as_ref().and_then(Option::as_ref).filter(|_| grad.weight.is_none());
     let of_adapter = grad.adapter.as_ref().and_then(|adapter| adapter.bias.as_ref()?.as_ref());
@@ -74,7 +74,7 @@ fn backward_biases(l: &MaskedLinear<'_>, dy: &Tensor, grad: &Linear<GradientSlot
     }
 }
 
-/// Returns where the gradients of an adapter's matrices go.
+/// Returns the tensors to which the gradients of an adapter's matrices are added.
 pub(super) fn gradient_of_adapter(grad: &Linear<GradientSlot>) -> Option<LowRankGradient<'_>> {
     grad.adapter.as_ref().and_then(|g| Some(LowRankGradient { a: g.a.as_ref()?, b: g.b.as_ref()? }))
 }

@@ -6,5 +6,5 @@ pub(super) const MOST_INTERMEDIATE: usize = 1 << 22;
 /// Maximum `num_hidden_layers`.
 pub(super) const MOST_LAYERS: usize = 10_000;
 
-/// Largest `max_position_embeddings`: angles are computed from positions in f32, which does not represent every larger integer.
+/// Maximum `max_position_embeddings`. Angles are computed from positions in f32, which does not represent every larger integer.
 pub(super) const MOST_POSITIONS: usize = 1 << 24;

@@ -1,4 +1,4 @@
-//! The built-in model: three million parameters that write short summaries of forum posts. `examples/builtin-model/README.md`
+//! The built-in model: three million parameters, trained to write short summaries of forum posts. `examples/builtin-model/README.md`
 //! describes how it was made.
 
 use super::{Error, Result};

@@ -1,4 +1,4 @@
-//! What is kept of a text in all layers: keys and values, or the state of a recurrence.
+//! Caches of a text in all layers: keys and values, or the state of a recurrence.
 
 use super::Result;
 use super::mixer::other_kind;
@@ -6,13 +6,13 @@ use crate::ops::caches::{PromptCache, SequenceCache};
 use crate::ops::convolution::ConvolutionState;
 use crate::ops::gated_delta::DeltaState;
 
-/// What a prompt's layers keep, layer by layer.
+/// Caches of a prompt, one per layer.
 #[derive(Clone, Debug, Default)]
 pub struct Prefix {
     pub(super) layers: Vec<PrefixLayer>,
 }
 
-/// What a layer keeps of a prompt.
+/// Cache of a prompt in one layer.
 #[derive(Clone, Debug)]
 pub(super) enum PrefixLayer {
     Attention(PromptCache),
@@ -20,18 +20,18 @@ pub(super) enum PrefixLayer {
     Network(DeltaState),
 }
 
-/// What a growing sequence's layers keep, layer by layer.
+/// Caches of a growing sequence, one per layer.
 #[derive(Clone, Debug, Default)]
 pub struct KvCache {
     pub(super) layers: Vec<CacheLayer>,
 }
 
-/// What a layer keeps of a sequence.
+/// Cache of a sequence in one layer.
 #[derive(Clone, Debug)]
 pub(super) enum CacheLayer {
-    /// Its own keys and values, which follow the prompt's.
+    /// Keys and values of the sequence's own tokens, which follow the prompt's.
     Attention(SequenceCache),
-    /// The state after its last token; none before the first, where it is the prompt's.
+    /// The state after the sequence's last token; `None` before its first, where the prompt's state applies.
     Convolution(Option<ConvolutionState>),
     Network(Option<DeltaState>),
 }
@@ -55,7 +55,7 @@ impl CacheLayer {
         }
     }
 
-    /// Returns the state, which begins as that after the prompt.
+    /// Returns the state of a convolution. It starts as a copy of the prompt's.
     pub(super) fn convolution(&mut self, prompt: &PrefixLayer) -> Result<&mut ConvolutionState> {
         match (self, prompt) {
             (Self::Convolution(state), PrefixLayer::Convolution(prompt)) => Ok(state.get_or_insert_with(|| prompt.clone())),
@@ -63,7 +63,7 @@ impl CacheLayer {
         }
     }
 
-    /// Returns the state of a gated delta network, which begins as that after the prompt.
+    /// Returns the state of a gated delta network. It starts as a copy of the prompt's.
     pub(super) fn network(&mut self, prompt: &PrefixLayer) -> Result<&mut DeltaState> {
         match (self, prompt) {
             (Self::Network(state), PrefixLayer::Network(prompt)) => Ok(state.get_or_insert_with(|| prompt.clone())),
@@ -73,8 +73,8 @@ impl CacheLayer {
 }
 
 impl KvCache {
-    /// Copies the first positions, with room for this many in all. None if a layer carries a state, which has no part that belongs to
-    /// these positions.
+    /// Copies the first positions, with room for `room` positions in all. Returns `None` if a layer is recurrent, since its state can't be
+    /// cut to these positions.
     #[must_use]
     pub fn prefix(&self, positions: usize, room: usize) -> Option<Self> {
         let layers = self.layers.iter().map(|layer| match layer {
@@ -84,22 +84,22 @@ impl KvCache {
         Some(Self { layers: layers.collect::<Option<_>>()? })
     }
 
-    /// Returns the number of positions that it has keys and values of.
+    /// Returns the number of cached positions.
     pub fn len(&self) -> usize {
         self.attending().map(SequenceCache::len).next().unwrap_or_default()
     }
 
-    /// Returns whether it has none.
+    /// Returns whether no positions are cached.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the bytes of its keys and values.
+    /// Returns the bytes of the cached keys and values.
     pub fn bytes(&self) -> usize {
         self.attending().map(SequenceCache::bytes).sum()
     }
 
-    /// Returns what it has of the layers that attend.
+    /// Returns the caches of the layers that attend.
     fn attending(&self) -> impl Iterator<Item = &SequenceCache> {
         self.layers.iter().filter_map(|layer| match layer {
             CacheLayer::Attention(cache) => Some(cache),

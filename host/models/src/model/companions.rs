@@ -1,5 +1,5 @@
-//! The files beside a model's weights that complete a copy of its folder, read once: by the time that a checkpoint is written, the
-//! folder may have gone.
+//! Companion files of a model's weights (tokenizer, chat template and so on) that complete a copy of its folder. They are read once, since
+//! the folder may be gone when a checkpoint is written.
 
 use super::{Error, Result, json};
 use crate::config::files;
@@ -9,10 +9,10 @@ use std::path::Path;
 /// The chat template.
 const TEMPLATE: &str = "chat_template.jinja";
 
-/// The chat template for conversations with tools, which belongs to the one beside it.
+/// Chat template for conversations with tools, which belongs to [`TEMPLATE`].
 const TOOL_TEMPLATE: &str = "additional_chat_templates/tool_use.jinja";
 
-/// Names of the files, which are copied if the source has them.
+/// Names of the files, copied if the source has them.
 const NAMES: [&str; 10] = [
     "tokenizer.json",
     "tokenizer_config.json",
@@ -26,10 +26,10 @@ const NAMES: [&str; 10] = [
     "generation_config.json",
 ];
 
-/// Bytes of one of them.
+/// Maximum size of a file, in bytes.
 const LARGEST: u64 = 64 << 20;
 
-/// What copies of a model's folder have beside the weights.
+/// The files that copies of a model's folder have in addition to the weights.
 #[derive(Debug, Default)]
 pub(super) struct CompanionFiles {
     /// The text of the base model's `config.json`.
@@ -38,7 +38,7 @@ pub(super) struct CompanionFiles {
 }
 
 impl CompanionFiles {
-    /// Reads those of a model in the folder `base`, where an adapter's folder, `own`, has its own before the base model's.
+    /// Reads the files of a model in the folder `base`. Those in an adapter's folder, `own`, take precedence.
     ///
     /// # Errors
     /// If one is not a regular file, is too large, or can't be read.
@@ -53,7 +53,7 @@ impl CompanionFiles {
         Ok(this)
     }
 
-    /// Adds the files of a folder, which replace those of the same names.
+    /// Adds the files of a folder, replacing files of the same names.
     fn add(&mut self, folder: &Path) -> Result<()> {
         for name in NAMES {
             let path = folder.join(name);
@@ -69,7 +69,7 @@ impl CompanionFiles {
         Ok(())
     }
 
-    /// Writes the files, except `config.json`, into an existing folder. A template for tools does not stay beside another chat template.
+    /// Writes the files, except `config.json`, into an existing folder. A template for tools is omitted if the chat template is replaced.
     pub(super) fn write(&self, to: &Path, replaced: &[(&'static str, String)]) -> Result<()> {
         let has_own = !replaced.iter().any(|(name, _)| *name == TEMPLATE);
         for (name, bytes) in self.files.iter().filter(|(name, _)| has_own || *name != TOOL_TEMPLATE) {
@@ -83,7 +83,7 @@ impl CompanionFiles {
     }
 }
 
-/// Copies the tokenizer's files and the other files beside a model's weights.
+/// Copies the tokenizer's files and the other companion files of a model's weights.
 ///
 /// # Errors
 /// If one is not a regular file, is too large, or can't be read or written.

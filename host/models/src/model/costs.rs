@@ -1,5 +1,5 @@
-//! Counts the minimum operations and bytes of passes and generations, to compare with their time. A multiply-add counts as two
-//! operations, as usual. Elementwise operations, and what is recomputed to save memory, are not counted.
+//! Counts the minimum operations and bytes of passes and generations, to compare with measured times. A multiply-add counts as two
+//! operations, as usual. Elementwise operations and recomputation that saves memory are not counted.
 
 use super::weights::bytes;
 use super::weights::{Linear, LinearAdapter};
@@ -13,8 +13,8 @@ use std::ops::AddAssign;
 pub struct PassCost {
     /// Operations of the forward passes.
     pub forward: f64,
-    /// Operations of the backward passes: as many again for the gradients of the products' inputs, and as many again for those of
-    /// the trained weights.
+    /// Operations of the backward passes: as many as forward for the gradients of the products' inputs, and again as many for those of the
+    /// trained weights.
     pub backward: f64,
 }
 
@@ -25,17 +25,17 @@ impl AddAssign for PassCost {
     }
 }
 
-/// The cost of generating completions: the prompts' pass, then one token after another.
+/// Cost of generating completions: the prompts' pass, then one token after another.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GenerationCost {
-    /// Floating-point operations of running the prompts.
+    /// Floating-point operations of the prompts' pass.
     pub prefill: f64,
     /// Floating-point operations of the tokens after each completion's first.
     pub decode: f64,
-    /// Bytes read for those: all weights once per round of tokens, and all cached keys and values that each token attends to, a
-    /// prompt's once for all its completions.
+    /// Bytes read in decoding: all weights once per round of tokens, and all cached keys and values that each token attends to. A
+    /// prompt's are read once for all its completions.
     pub bytes: f64,
-    /// Number of rounds; a round is one token of each running sequence.
+    /// Number of rounds. A round generates one token of each running sequence.
     pub rounds: f64,
 }
 
@@ -48,7 +48,7 @@ impl AddAssign for GenerationCost {
     }
 }
 
-/// Computes `0 + 1 + ... + n`.
+/// Returns `0 + 1 + ... + n`.
 fn triangle(n: usize) -> f64 {
     n as f64 * (n as f64 + 1.0) / 2.0
 }
@@ -58,12 +58,12 @@ fn attention_a_place(a: &Architecture) -> f64 {
     4.0 * a.query_width() as f64
 }
 
-/// Returns the bytes that a token reads of a weight whose values are copied if they have more than `bits`, without scales of copies.
+/// Returns the bytes that a token reads of a weight whose values are copied in at most `bits`, excluding the scales of copies.
 fn bytes_within(weight: &Tensor, bits: usize) -> usize {
     bytes(weight).min(weight.elem_count() * bits / 8)
 }
 
-/// Returns those of a linear map. An adapter is merged into an f32 weight and separate from others.
+/// Returns the bytes that a token reads of a linear map. An adapter is merged into an f32 weight and separate from other weights.
 fn read_bytes(l: &Linear, bits: usize) -> usize {
     let of_adapter = |LinearAdapter { a, b, bias, magnitude, .. }: &LinearAdapter| {
         bytes(a) + bytes(b) + [bias, magnitude].into_iter().flatten().map(bytes).sum::<usize>()
@@ -73,15 +73,15 @@ fn read_bytes(l: &Linear, bits: usize) -> usize {
 }
 
 impl Weights {
-    /// Counts a pass over a forest with this many predicting positions, forward and, if anything is learned, backward. After its
-    /// attention, the last layer is computed for those positions only.
+    /// Counts a pass over a forest with this many predicting positions: forward and, if anything is trained, backward. After its attention,
+    /// the last layer is computed for those positions only.
     ///
-    /// Of experts, the rows count that go there: each token's, by its number of experts.
+    /// Experts count the rows routed to them: each token's, by its number of experts.
     pub fn pass_cost(&self, a: &Architecture, forest: &Forest, selected: usize) -> PassCost {
         self.pass_cost_with(a, forest, selected, selected)
     }
 
-    /// Counts the same where the last layer is computed for this many positions after its attention.
+    /// Counts a pass in which the last layer is computed for `last` positions after its attention.
     pub(super) fn pass_cost_with(&self, a: &Architecture, forest: &Forest, selected: usize, last: usize) -> PassCost {
         let output = match &self.value_head {
             Some(head) if self.is_value_model() => &head.weight,
@@ -109,7 +109,7 @@ impl Weights {
                 matrix(linear.elements(), rows, trained);
                 if let Some(LinearAdapter { a, b, magnitude, .. }) = &linear.adapter {
                     matrix(a.elem_count() + b.elem_count(), rows, true);
-                    // The directions' lengths: a product of both matrices, and a sum of squares.
+                    // Lengths of the rows: a product of both matrices, and a sum of squares.
                     directed += magnitude.as_ref().map_or(0.0, |_| 2.0 * ((b.dims()[1] + 1) * linear.elements()) as f64);
                 }
             }
@@ -126,9 +126,9 @@ impl Weights {
         sum
     }
 
-    /// Counts the generation of completions, given each prompt's length and its completions' lengths, with at most this many
-    /// running at once, from weights of at most `bits` a value. The first token of each comes from the prompt's pass. Of experts, a round reads as many as its tokens use
-    /// if they are used alike.
+    /// Counts the generation of completions, given each prompt's length and its completions' lengths, with at most this many sequences at
+    /// once, from weights of at most `bits` per value. The first token of each completion comes from the prompt's pass. A round reads as
+    /// many experts as its tokens use if they use all equally.
     pub fn generation_cost(
         &self,
         a: &Architecture,
@@ -182,7 +182,7 @@ impl Weights {
         }
     }
 
-    /// Returns the bytes of a token's keys and values in all layers: in bf16 beside weights of fewer than 32 bits.
+    /// Returns the bytes of a token's keys and values in all layers. They are in bf16 if weights have fewer than 32 bits.
     fn cached_bytes(&self, a: &Architecture, bits: usize) -> f64 {
         let output = self.output();
         let size = match (output.device().is_cpu(), bits) {
@@ -193,8 +193,8 @@ impl Weights {
         2.0 * a.kv_width() as f64 * a.attending() as f64 * size as f64
     }
 
-    /// Returns the bytes of the keys, values and states of a generation with at most this many sequences at once: of all prompts, and
-    /// of the longest sequences; see [`Weights::generation_cost`] for `bits`.
+    /// Returns the bytes of the keys, values and states of a generation with at most this many sequences at once, for all prompts and the
+    /// longest sequences. See [`Weights::generation_cost`] for `bits`.
     pub fn peak_cache_bytes(&self, a: &Architecture, prompts: &[(&[u32], Vec<usize>)], most: usize, bits: usize) -> f64 {
         let mut lengths: Vec<usize> = prompts.iter().flat_map(|(_, lengths)| lengths.iter().copied()).collect();
         lengths.sort_unstable_by(|a, b| b.cmp(a));

@@ -1,5 +1,5 @@
-//! The critic: a linear head on the decoder's last hidden states. It computes the value of the state in which each selected token
-//! is chosen.
+//! The critic: a linear head on the decoder's last hidden states. It computes the value of the state in which each selected token is
+//! chosen.
 
 use super::Error;
 use super::Result;

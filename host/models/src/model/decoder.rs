@@ -1,7 +1,7 @@
-//! Runs the decoder forward over a forest of segments, and backward. `layer.rs` defines a layer.
+//! Forward and backward passes of the decoder over a forest of segments. `layer.rs` defines a layer.
 //!
-//! There is no tape. A decoder is a fixed composition, so each layer keeps exactly what its gradient needs and frees it as soon
-//! as the gradient has passed.
+//! There is no tape. A decoder is a fixed composition, so each layer stores exactly what its gradient needs and frees it as soon as the
+//! gradient has passed.
 
 use super::backward::{GradientSlot, apply_backward, apply_backward_into};
 use super::experts::{ExpertBalance, experts_backward};
@@ -24,36 +24,36 @@ use crate::ops::{self, Forest, Precision, activation, columns, embedding};
 use candle_core::{DType, Tensor};
 use std::sync::Arc;
 
-/// Sizes, parameters and position tables.
+/// A decoder: sizes, parameters and position tables.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     pub(super) architecture: Architecture,
     pub(super) weights: Weights,
     /// Precision of the products on the CPU.
     pub(super) precision: Precision,
-    /// Rotations of [`Architecture::ropes`]; shared by all views, since they are large for long contexts.
+    /// Rotation tables of [`Architecture::ropes`]. All views share them, since they are large for long contexts.
     pub(super) rotations: Arc<Vec<Rotation>>,
 }
 
-/// A layer's kept values, or what they are recomputed from (gradient checkpointing, Chen et al. 2016, arXiv 1604.06174).
+/// A layer's activations, or the input to recompute them from (gradient checkpointing, Chen et al. 2016, arXiv 1604.06174).
 pub(super) enum StoredActivations {
     Whole(Box<LayerActivations>),
-    /// What the prompts' pass kept, and what its continuation kept.
+    /// Activations of the prompts' pass and of its continuation.
     Joined(Arc<RowSplices>, Box<[LayerActivations; 2]>),
     Input(Tensor),
 }
 
-/// What the whole backward pass needs.
+/// Activations of all layers that the backward pass needs.
 pub(super) struct PassActivations {
     pub layers: Vec<StoredActivations>,
     pub last: Tensor,
     pub how: PassOptions,
-    /// How evenly experts were used, if the pass computes that.
+    /// Balance of the experts, if the pass computes it.
     pub balance: Option<ExpertBalance>,
 }
 
 impl PassActivations {
-    /// Returns its bytes.
+    /// Returns the bytes of the activations.
     pub(super) fn bytes(&self) -> usize {
         let of_layer = |stored: &StoredActivations| match stored {
             StoredActivations::Whole(kept) => kept.bytes(),
@@ -64,8 +64,8 @@ impl PassActivations {
     }
 }
 
-/// Adds the gradients of maps that read one input, or of the map that joins them, given the gradients of all results; returns the
-/// input's gradient.
+/// Adds the gradients of maps that read the same input, or of the map that joins them, given the gradients of all results. Returns the
+/// gradient of the input.
 fn products_backward(
     maps: &[MaskedLinear<'_>],
     x: &Tensor,
@@ -86,7 +86,7 @@ fn products_backward(
     Ok(dx)
 }
 
-/// Where a backward pass is.
+/// The layer of a backward pass, with its maps.
 struct BackwardContext<'a> {
     /// The layer's number.
     i: usize,
@@ -120,7 +120,7 @@ impl Decoder {
         Ok(Self { weights: self.weights.with_new_adapter(lora, targets, seed)?, ..self })
     }
 
-    /// Returns the model in storage that no update changes, where weights trained in f32 might share it.
+    /// Returns the model in storage that no update changes, copying weights that training in f32 would share.
     pub fn unshared(&self) -> Result<Self> {
         let own = |t: &Tensor| if t.dtype() == DType::F32 { ops::copied(t) } else { Ok(t.clone()) };
         Ok(Self { weights: self.weights.map(|_, t| own(t))?, ..self.clone() })
@@ -131,8 +131,8 @@ impl Decoder {
         &self.weights
     }
 
-    /// Runs all layers and passes each layer's kept values to `keep`. Returns the hidden states after the last norm only for the
-    /// packed positions `rows`, `[M, D]`, since the last layer's gated unit needs no others.
+    /// Runs all layers and passes each layer's activations to `keep`. Returns the hidden states after the last norm, `[M, D]`, for the
+    /// packed positions `rows` only, since the last layer's MLP needs no others.
     pub(super) fn run(
         &self,
         forest: &Forest,
@@ -143,7 +143,7 @@ impl Decoder {
         self.run_watched(forest, rows, how, &NoObserver, keep)
     }
 
-    /// Runs all layers like [`Decoder::run`], while somebody watches.
+    /// Runs all layers like [`Decoder::run`] and reports progress to an observer.
     pub(super) fn run_watched(
         &self,
         forest: &Forest,
@@ -186,12 +186,12 @@ impl Decoder {
         Ok(PassOptions { recompute: false, balances: false, dropout: None, noise: None, lengths })
     }
 
-    /// Returns the rows that layer `i` computes after its attention, if not all.
+    /// Returns the rows that layer `i` computes after its attention; `None` for all.
     fn rows_of<'a>(&self, i: usize, rows: &'a [usize], how: &PassOptions) -> Option<&'a [usize]> {
         (i + 1 == self.weights.layers.len() && !how.balances).then_some(rows)
     }
 
-    /// Returns the tokens' embeddings as the first layer takes them.
+    /// Returns the tokens' embeddings as the first layer reads them.
     pub(super) fn embedded(&self, tokens: &[u32], positions: &[u32]) -> ops::Result<Tensor> {
         let x = multiplied(embedding::forward(&self.weights.embedding, tokens)?, self.architecture.factors.embedding)?;
         if let Some(table) = &self.weights.positions {
@@ -200,7 +200,7 @@ impl Decoder {
         Ok(x)
     }
 
-    /// Returns the hidden states of `rows`, `[M, D]`, and what [`Decoder::backward`] needs.
+    /// Returns the hidden states of `rows`, `[M, D]`, and the activations that [`Decoder::backward`] needs.
     pub(super) fn forward(
         &self,
         forest: &Forest,
@@ -215,7 +215,7 @@ impl Decoder {
             if let (Some(balance), Some(routed)) = (&mut balance, &kept.experts) {
                 balance.add(&routed.routes);
             }
-            // The last layer is the first that is needed again, when the others take up nothing.
+            // The last layer is needed first, before the others take up memory, so it is not recomputed.
             let again = how.recompute && i + 1 < count;
             layers.push(if again {
                 StoredActivations::Input(kept.input)
@@ -227,28 +227,29 @@ impl Decoder {
         Ok((hidden, PassActivations { layers, last, how, balance }))
     }
 
-    /// Returns what a layer keeps, in the precision of products, which read most of it, and without what can be made of the rest.
+    /// Returns a layer's activations for storage: in the precision of products, which read most of them, and without those that can be
+    /// recomputed.
     pub(super) fn stored(&self, kept: LayerActivations) -> ops::Result<LayerActivations> {
         let kept = kept.reduced();
         if self.precision == Precision::Bf16 { kept.cast(DType::BF16) } else { Ok(kept) }
     }
 
-    /// Takes what [`Decoder::stored`] returned back to the f32 that operations read, except what products and the activation read.
+    /// Converts the result of [`Decoder::stored`] back to f32, except what products and the activation function read.
     fn restored(&self, kept: LayerActivations) -> ops::Result<LayerActivations> {
         if self.precision == Precision::Bf16 { kept.in_f32() } else { Ok(kept) }
     }
 
-    /// Returns values that are kept in the precision of products as other operations read them.
+    /// Returns stored values in f32, as operations other than products read them.
     pub(super) fn in_f32(&self, t: &Tensor) -> ops::Result<Tensor> {
         if self.precision == Precision::Bf16 { ops::cast(t, DType::F32) } else { Ok(t.clone()) }
     }
 
-    /// Returns heads as a forest's attention reads them.
+    /// Returns heads in the precision that a forest's attention reads.
     pub(super) fn attended(&self, heads: Tensor) -> ops::Result<Tensor> {
         if self.halves() { ops::cast(&heads, DType::BF16) } else { Ok(heads) }
     }
 
-    /// Returns whether a forest's attention is given heads and values in bf16.
+    /// Returns whether a forest's attention reads heads and values in bf16.
     pub(super) fn halves(&self) -> bool {
         self.precision == Precision::Bf16
     }
@@ -270,12 +271,12 @@ impl Decoder {
         layer.forward(x, forest, further.as_ref().map(|rows| rows as &RowSelector<'_>), over)
     }
 
-    /// Returns how layer `i` attends.
+    /// Returns the attention settings of layer `i`.
     pub(super) fn attention(&self, i: usize) -> AttentionConfig {
         AttentionConfig { precision: self.precision, ..self.architecture.attention(i) }
     }
 
-    /// Returns how products with the output matrix become logits at this temperature.
+    /// Returns the scale and soft cap of logits at this temperature.
     pub(super) fn logits(&self, temperature: f32) -> LogitScale {
         LogitScale { precision: self.precision, ..self.architecture.logits(temperature) }
     }
@@ -285,7 +286,7 @@ impl Decoder {
         self.architecture.rotary[i].and_then(|rope| self.rotations.get(rope))
     }
 
-    /// Returns layer `i` with these products.
+    /// Returns layer `i` with the given linear maps.
     pub(super) fn layer_of<'a, P>(&'a self, i: usize, maps: LayerProjections<&'a P>) -> layer::DecoderLayer<'a, P> {
         layer::DecoderLayer {
             architecture: &self.architecture,
@@ -297,8 +298,8 @@ impl Decoder {
         }
     }
 
-    /// Adds the gradients of the trained parameters to `grads`, given that of the hidden states. The output matrix's own use is
-    /// not included; the log-probabilities' gradient covers it. The top has been entered.
+    /// Adds the gradients of the trained parameters to `grads`, given that of the hidden states. The gradient of the output matrix as such
+    /// is not included, since that of the log-probabilities covers it. The caller must have entered [`ModelPart::Top`].
     pub(super) fn backward(
         &self,
         kept: PassActivations,
@@ -337,7 +338,7 @@ impl Decoder {
         watch.leave(PassDirection::Backward, ModelPart::Bottom)
     }
 
-    /// Returns what layer `i` kept, or computes it again.
+    /// Returns the activations of layer `i`, recomputing them if they were not stored.
     fn restore_layer(
         &self,
         i: usize,
@@ -351,7 +352,7 @@ impl Decoder {
             StoredActivations::Joined(joins, both) => joins.joined(*both, rows.is_some())?,
             StoredActivations::Input(x) => {
                 let mut kept = self.layer(i, x, forest, rows, maps)?;
-                // As if it had been kept: what a norm reads is made of values that are not rounded yet.
+                // Treats the values as if they had been stored: a norm's input is computed from values that are not rounded yet.
                 if self.weights.layers[i].added_norm.is_some() {
                     kept.lowered = Some(self.layer_of(i, maps.each()).fed(&kept)?);
                 }
@@ -361,7 +362,7 @@ impl Decoder {
         Ok(self.restored(kept)?)
     }
 
-    /// Takes the gradient of a layer's output and returns that of its input.
+    /// Returns the gradient of a layer's input, given that of its output.
     fn layer_backward(
         &self,
         here: &BackwardContext<'_>,
@@ -373,7 +374,7 @@ impl Decoder {
     ) -> Result<Tensor> {
         let &BackwardContext { i, maps, .. } = here;
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
-        // The residual passes the output's gradient on: from here `d_middle` is that of `middle`.
+        // The residual passes on the gradient of the output; from here `d_middle` is that of `middle`.
         let d_middle = d_out;
         let beside = if a.parallel {
             let source = rows.map_or_else(|| Ok(kept.input.clone()), |rows| ops::gather_rows(&kept.input, rows))?;
@@ -411,8 +412,8 @@ impl Decoder {
         Ok(dx)
     }
 
-    /// Takes the gradient of a layer's output and adds that of what the norm before the gated unit or the experts reads,
-    /// `source`, to `d_source`. Both gradients may be the same tensor.
+    /// Adds to `d_source` the gradient of `source`, which the norm before the MLP or the experts reads, given the gradient of the layer's
+    /// output. Both gradients may be the same tensor.
     fn fed_backward(
         &self,
         here: &BackwardContext<'_>,
@@ -439,7 +440,7 @@ impl Decoder {
         self.norm_input_backward(source, norm, &dh.ok_or_else(missing)?, d_source, g_norm)
     }
 
-    /// Takes the gradient of the gated unit's output and returns that of its input `h`.
+    /// Returns the gradient of the MLP's input `h`, given that of its output.
     fn unit_backward(
         &self,
         maps: &MlpProjections<MaskedLinear<'_>>,
@@ -454,7 +455,7 @@ impl Decoder {
         let (d_active, d_shares) = match &shares {
             None => (apply_backward(&maps.down, &active, d_lowered, &g.down)?, None),
             Some(shares) => {
-                // The weights may as well be those of what the down projection reads, which has no bias beside them.
+                // The gate can scale the down projection's input instead of its output, since that projection has no bias here.
                 let weighed = ops::copied(&active)?;
                 ops::scale_rows(&weighed, shares)?;
                 let d_weighed = apply_backward(&maps.down, &weighed, d_lowered, &g.down)?;
@@ -464,7 +465,7 @@ impl Decoder {
                 (d_weighed, Some(d_shares))
             }
         };
-        // Of joined maps, the gradients are put together first, and those of biases are sums.
+        // Gradients of joined maps are joined first, and those of biases are sums.
         let has_bias = |g: &Linear<GradientSlot>| {
             let of_adapter = g.adapter.as_ref().and_then(|adapter| adapter.bias.as_ref());
             [g.bias.as_ref(), of_adapter].into_iter().flatten().any(Option::is_some)
@@ -481,7 +482,7 @@ impl Decoder {
         Ok(dh)
     }
 
-    /// Takes the gradient of what is added to the residual and returns that of the product's result, which a norm may have read.
+    /// Returns the gradient of the product whose result is added to the residual, possibly after a norm, given the gradient of the sum.
     fn added_backward(
         &self,
         d_sum: &Tensor,
@@ -496,7 +497,7 @@ impl Decoder {
         Ok(d_before)
     }
 
-    /// Adds the gradient of a norm's input `x`, given that of its result `dh`, to `dx`; without a norm they are the same.
+    /// Adds the gradient of a norm's input `x` to `dx`, given that of its result `dh`. Without a norm they are equal.
     fn norm_input_backward(
         &self,
         x: &Tensor,

@@ -1,4 +1,4 @@
-//! Gated delta networks as layers have them, and what a recurrent layer has in the place of attention.
+//! Parameters of gated delta networks and other recurrent layers.
 
 use super::Architecture;
 use super::names::RecurrentNames;
@@ -7,12 +7,12 @@ use super::short_convolution::ShortConvolution;
 use crate::ops::gated_delta::{GatedDelta, GatedDeltaGradient};
 use candle_core::Tensor;
 
-/// What a recurrent layer has in the place of attention, besides its projections.
+/// Parameters of a recurrent layer in place of attention, excluding its projections.
 #[derive(Clone, Debug)]
 pub struct RecurrentWeights<T = Tensor> {
     /// The convolution.
     pub convolution: ShortConvolution<T>,
-    /// What a gated delta network has besides that, if it is one.
+    /// Further parameters of a gated delta network, if the layer is one.
     pub network: Option<DeltaNetwork<T>>,
 }
 
@@ -29,12 +29,12 @@ impl<T> RecurrentWeights<T> {
     }
 }
 
-/// The parameters of a gated delta network besides its projections and its convolution.
+/// Parameters of a gated delta network, excluding its projections and its convolution.
 #[derive(Clone, Debug)]
 pub struct DeltaNetwork<T = Tensor> {
-    /// `dt_bias`, added before a token's decay, `[values]`
+    /// `dt_bias`, added before a token's decay, `[values]`.
     pub dt: T,
-    /// `A_log`, logarithm of the rate of decay, `[values]`
+    /// `A_log`, logarithm of the decay rate, `[values]`.
     pub a_log: T,
     /// Weight of the norm of each value head.
     pub norm: T,
@@ -52,7 +52,7 @@ impl<T> DeltaNetwork<T> {
 }
 
 impl DeltaNetwork {
-    /// Returns the operation of a layer with this convolution; none in an architecture without such networks.
+    /// Returns the operation of a layer with this convolution; `None` if the architecture has no such networks.
     pub(super) fn operation<'a>(&'a self, convolution: &'a ShortConvolution, a: &Architecture) -> Option<GatedDelta<'a>> {
         let RecurrenceKind::GatedDelta(heads) = a.recurrence.as_ref()?.kind else { return None };
         let Self { dt, a_log, norm } = self;
@@ -61,7 +61,7 @@ impl DeltaNetwork {
 }
 
 impl DeltaNetwork<Option<Tensor>> {
-    /// Returns where the operation's gradients go.
+    /// Returns the tensors to which the operation's gradients are added.
     pub(super) fn gradient<'a>(&'a self, convolution: &'a ShortConvolution<Option<Tensor>>) -> GatedDeltaGradient<'a> {
         let Self { dt, a_log, norm } = self;
         GatedDeltaGradient { kernel: convolution.weight.as_ref(), dt: dt.as_ref(), a_log: a_log.as_ref(), norm: norm.as_ref() }

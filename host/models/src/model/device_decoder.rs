@@ -1,4 +1,4 @@
-//! Runs [`IncrementalDecoder`] on a device: prompts run as usual, then all sequences advance together by one token per step.
+//! Runs [`IncrementalDecoder`] on a device: prompts run as usual, then all sequences advance together, one token per step.
 
 use super::device_steps::{FusedLayer, FusedWeights};
 use super::incremental_decoder::IncrementalDecoder;
@@ -14,17 +14,17 @@ use candle_core::Tensor;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Number of steps of one shape before it is recorded; recording costs as much as a few steps.
+/// Number of steps of one shape before it is recorded as a graph; recording costs as much as a few steps.
 const STEPS_BEFORE_RECORDING: usize = 4;
 
-/// A prompt's keys and values in device memory: rows of the tensors of all prompts that were run together.
+/// Keys and values of a prompt in device memory, as rows of the tensors of all prompts that were run together.
 #[derive(Clone)]
 pub struct DevicePrefix {
     layers: Arc<Vec<(Tensor, Tensor)>>,
     rows: Range<usize>,
 }
 
-/// Number and length of a generation's sequences.
+/// Maximum number and length of a generation's sequences.
 #[derive(Clone, Copy, Debug)]
 pub struct GenerationCapacity {
     /// Number of sequences decoded at once.
@@ -35,7 +35,7 @@ pub struct GenerationCapacity {
     pub prompt: usize,
 }
 
-/// What is computed in each step.
+/// The weights and options with which each step computes.
 #[derive(Clone, Copy)]
 struct DeviceModel<'a> {
     decoder: &'a Decoder,
@@ -43,20 +43,20 @@ struct DeviceModel<'a> {
     steps: &'a FusedWeights,
 }
 
-/// A generation on a device.
+/// A generation in progress on a device.
 pub struct DeviceDecoder<'a> {
     model: DeviceModel<'a>,
-    /// Sequences, prompts and rows.
+    /// Device memory of sequences, prompts and rows.
     pub session: DecodeSession,
     drawing: DrawOptions,
     recorded: Option<RecordedStep>,
-    /// Steps since the last one that a recording fitted.
+    /// Number of steps since the last recorded one.
     plain: usize,
     may_record: bool,
 }
 
 impl IncrementalDecoder {
-    /// Creates a generation on the device of the weights; none on the CPU.
+    /// Creates a generation on the device of the weights; `None` on the CPU.
     ///
     /// # Errors
     /// If the device has too little memory.
@@ -77,7 +77,7 @@ impl IncrementalDecoder {
             keeps_support: drawing.keep_support,
         };
         let session = DecodeSession::new(decoder.weights.output(), sizes)?;
-        // Which experts a step needs is known only within it.
+        // The experts that a step needs are known only during the step.
         let may_record = a.mixture.is_none();
         let model = DeviceModel { decoder, how, steps };
         Ok(Some(DeviceDecoder { model, session, drawing, recorded: None, plain: 0, may_record }))
@@ -117,7 +117,7 @@ impl DeviceDecoder<'_> {
         Ok(self.session.draw_first(&self.drawing, logits, slots, rows)?)
     }
 
-    /// Advances each of the session's rows by one token: runs the newest and samples the next.
+    /// Advances each of the session's rows by one token: reads the newest one and samples the next.
     pub fn step(&mut self) -> Result<()> {
         if let Some(recorded) = self.recorded.as_ref().filter(|r| self.session.fits(r)) {
             self.plain = 0;
@@ -125,7 +125,7 @@ impl DeviceDecoder<'_> {
         }
         let (model, drawing) = (self.model, self.drawing);
         if model.decoder.architecture.mixture.is_some() {
-            // Rows that no sequence has would go to experts too, and change the order of sums of those that are there.
+            // Rows without a sequence would be routed to experts too and change the order of sums for the others.
             return Ok(model.step(&drawing, &self.session)?);
         }
         self.session.in_shape(|session| model.step(&drawing, session))?;
@@ -133,7 +133,7 @@ impl DeviceDecoder<'_> {
         if self.plain >= STEPS_BEFORE_RECORDING && self.may_record {
             self.plain = 0;
             let recorded = self.session.record(|session| model.step(&drawing, session));
-            // Without recordings a generation is the same, and slower.
+            // A generation without recordings gives the same results, only slower.
             self.may_record = recorded.is_ok();
             self.recorded = recorded.inspect_err(|e| tracing::warn!("can't record generation steps as a CUDA graph: {e}")).ok();
         }
@@ -142,7 +142,7 @@ impl DeviceDecoder<'_> {
 }
 
 impl DeviceModel<'_> {
-    /// Performs all launches of a step.
+    /// Launches all kernels of a step.
     fn step(&self, drawing: &DrawOptions, session: &DecodeSession) -> ops::Result<()> {
         let Decoder { weights, architecture, .. } = self.decoder;
         session.embed(&weights.embedding, architecture.factors.embedding, weights.positions.as_ref())?;
@@ -155,7 +155,8 @@ impl DeviceModel<'_> {
         session.draw(drawing)
     }
 
-    /// Performs the launches of layer `i`, whose rows lack a bias of the one before. Returns the bias that they lack after it.
+    /// Launches the kernels of layer `i`. `missing` is a bias of the previous layer that has not been added yet; returns the one that this
+    /// layer leaves.
     fn layer(&self, i: usize, missing: Option<&Tensor>, session: &DecodeSession) -> ops::Result<Option<&Tensor>> {
         let (a, joined, w) = (&self.decoder.architecture, &self.steps.layers[i], &self.decoder.weights.layers[i]);
         session.norm(missing, self.as_stepped(joined.input_norm.as_ref()))?;
@@ -199,7 +200,7 @@ impl DeviceModel<'_> {
         Ok(None)
     }
 
-    /// Returns what a layer with experts makes of normalised rows.
+    /// Returns the output of a layer's experts for normalised rows.
     fn fed(&self, i: usize, h: &Tensor) -> ops::Result<Tensor> {
         let maps = MaskedLinear::for_layer(self.decoder.weights.layers[i].maps(), self.decoder.precision, self.how, i, false);
         let layer = self.decoder.layer_of(i, maps.each());
@@ -207,7 +208,7 @@ impl DeviceModel<'_> {
         layer.narrowed(h, unit.as_ref(), experts.as_ref())
     }
 
-    /// Returns a norm as the session takes it.
+    /// Returns a norm in the form that the session reads.
     fn as_stepped<'n>(&self, norm: Option<&'n NormWeights>) -> decode::DecodeNorm<'n> {
         let eps = self.decoder.architecture.norm_eps;
         norm.map_or(decode::DecodeNorm::default(), |NormWeights { weight, bias }| decode::DecodeNorm {
@@ -218,7 +219,7 @@ impl DeviceModel<'_> {
     }
 }
 
-/// Returns whether a layer's products are added to the residual as they are, one after the other, so that nothing is between.
+/// Returns whether a layer's products are added to the residual unchanged and one after the other.
 fn adds_products(a: &Architecture, layer: &FusedLayer) -> bool {
     !a.parallel && a.factors.residual == 1.0 && layer.attended_norm.is_none() && layer.added_norm.is_none()
 }

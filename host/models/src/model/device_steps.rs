@@ -1,4 +1,4 @@
-//! The steps of decoding on a device, prepared once.
+//! Weights for decoding on a device, prepared once per generation.
 
 use super::architecture::ProjectionLayout;
 use super::switches::NormKind;
@@ -8,12 +8,12 @@ use crate::ops;
 use crate::ops::decode::joined;
 use candle_core::Tensor;
 
-/// A layer's products, joined if they have the same input, and its norms. Adapters are merged in.
+/// Linear maps of a layer, joined if they have the same input, and its norms. Adapters are merged in.
 pub(super) struct FusedLayer {
     pub(super) qkv: Tensor,
     pub(super) qkv_bias: Option<Tensor>,
     pub(super) o: Tensor,
-    /// The MLP, unless the layer has experts, which tensor operations compute.
+    /// The MLP; `None` if the layer has experts, which tensor operations compute.
     pub(super) mlp: Option<Mlp>,
     pub(super) qk_norm: Option<(Tensor, Tensor)>,
     pub(super) input_norm: Option<NormWeights>,
@@ -22,7 +22,7 @@ pub(super) struct FusedLayer {
     pub(super) added_norm: Option<NormWeights>,
 }
 
-/// What all steps of a generation compute with.
+/// Weights that all steps of a generation compute with.
 pub(super) struct FusedWeights {
     pub(super) layers: Vec<FusedLayer>,
     pub(super) norm: NormWeights,
@@ -39,7 +39,7 @@ impl FusedWeights {
 
 pub(super) struct Mlp {
     pub(super) wide: Tensor,
-    /// Biases of the gate or the only product, and of the other one.
+    /// Biases of the gate projection (or the only one) and of the up projection.
     pub(super) biases: [Option<Tensor>; 2],
     pub(super) down: Tensor,
 }
@@ -78,7 +78,7 @@ impl Mlp {
 }
 
 impl FusedLayer {
-    /// Joins the products of a layer.
+    /// Joins the linear maps of a layer.
     fn new(a: &Architecture, w: &LayerWeights) -> ops::Result<Self> {
         let (qkv, qkv_bias) = qkv(a, &w.qkv)?;
         let unit = w.unit.as_ref().filter(|_| w.experts.is_none());
@@ -98,7 +98,7 @@ impl FusedLayer {
     }
 }
 
-/// Returns a norm as a step computes it, where a weight is no offset and only layer norms have a bias.
+/// Returns a norm in the form that a step computes: without weights stored as offsets, and with a bias only for layer norms.
 fn prepared(a: &Architecture, norm: &NormWeights) -> ops::Result<NormWeights> {
     let weight = if a.norm == NormKind::RmsFromOne { ops::plus_one(&norm.weight)? } else { norm.weight.clone() };
     Ok(NormWeights { weight, bias: norm.bias.clone().filter(|_| a.norm == NormKind::Layer) })

@@ -9,9 +9,9 @@ use serde::Deserialize;
 pub enum WeightDtype {
     /// 32 bits.
     F32,
-    /// 16 bits with the range of 32.
+    /// 16 bits with the exponent range of f32 (bfloat16).
     Bf16,
-    /// 16 bits.
+    /// 16 bits, IEEE half precision.
     F16,
 }
 

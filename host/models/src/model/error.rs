@@ -1,8 +1,8 @@
-//! Why a model can't be used.
+//! Errors of models.
 
 use std::path::PathBuf;
 
-/// Why a model can't be used.
+/// The reason why a model can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file of the folder can't be read.
@@ -21,10 +21,10 @@ pub enum Error {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The folder has no such file.
+    /// The folder lacks a required file.
     #[error("{}: no such file; a model folder holds config.json, tokenizer.json and model.safetensors (or model.safetensors.index.json with its shards)", path.display())]
     Missing {
-        /// The file that was looked for.
+        /// The missing file.
         path: PathBuf,
     },
     /// config.json does not describe a supported model.
@@ -48,24 +48,24 @@ pub enum Error {
     OutOfRange {
         /// The model.
         path: PathBuf,
-        /// The first such tensor.
+        /// The first tensor with such a weight.
         tensor: String,
         /// The precision.
         dtype: &'static str,
     },
-    /// A model without a bias can't have an adapter's.
+    /// The adapter has a bias on a linear layer without one.
     #[error("{module} has no bias, so the adapter's lora_bias can't be merged into it; use the adapter with its base model")]
     NoBias {
         /// The linear layer.
         module: String,
     },
-    /// What the model computes is not finite.
+    /// The model's log-probabilities are not finite.
     #[error(
         "the model's log-probabilities are infinite or NaN, though its weights are finite: the weights are too large to compute \
          with, or the temperature is too close to 0"
     )]
     NotFinite,
-    /// What a value model computes is not finite.
+    /// The value model's values are not finite.
     #[error(
         "the value model's values are infinite or NaN, though its weights are finite: the weights are too large to compute with"
     )]
@@ -79,7 +79,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    /// Returns whether the user's input is at fault, rather than the machine or the program.
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Io { source, .. } | Self::Write { source, .. } => crate::config::files::is_path_error(source),

@@ -1,4 +1,4 @@
-//! Adapters of experts, which are stacked like these.
+//! Adapters of experts, stacked like the experts' matrices.
 
 use super::masked_linear::MaskedLinear;
 use super::weights::{Linear, LinearAdapter};
@@ -7,13 +7,13 @@ use crate::ops::low_rank::LowRankAdapter;
 use crate::ops::{self, Precision};
 use candle_core::Tensor;
 
-/// Takes `B` of all experts from its form in `peft`'s files, `[out, r E]` with the experts next to each other, to `[E, out, r]`.
+/// Converts `B` of all experts from the layout of `peft`'s files, `[out, r E]` with the experts adjacent, to `[E, out, r]`.
 pub(super) fn stacked(b: &Tensor, experts: usize) -> candle_core::Result<Tensor> {
     let (d_out, all) = b.dims2()?;
     b.reshape((d_out, all / experts, experts))?.permute((2, 0, 1))?.contiguous()
 }
 
-/// Takes a stack's adapter's matrix to its form in `peft`'s files: `A` to `[E r, in]`, `B` to `[out, r E]`.
+/// Converts a matrix of a stack's adapter to the layout of `peft`'s files: `A` to `[E r, in]`, `B` to `[out, r E]`.
 pub(super) fn flat(t: &Tensor, is_b: bool) -> candle_core::Result<Tensor> {
     let (experts, rows, columns) = t.dims3()?;
     if is_b {
@@ -35,7 +35,7 @@ impl LinearAdapter {
 }
 
 impl MaskedLinear<'_> {
-    /// Adds the adapters' products of sorted rows to `y`.
+    /// Adds the adapters' products with sorted rows to `y`.
     pub(super) fn add_grouped(&self, x: &Tensor, y: &Tensor, routes: &Routes) -> ops::Result<()> {
         let Some(LinearAdapter { a, b, scale, .. }) = &self.linear.adapter else { return Ok(()) };
         let inner = experts::forward(x, a, routes, self.precision)?;
@@ -52,7 +52,7 @@ impl MaskedLinear<'_> {
         Ok(dx)
     }
 
-    /// Adds the gradients of the trained matrices to `grad`. `x` returns the sorted rows, which only those need.
+    /// Adds the gradients of the trained matrices to `grad`. `x` returns the sorted rows, which only these gradients need.
     pub(super) fn grouped_weight_backward(
         &self,
         x: impl FnOnce() -> ops::Result<Tensor>,

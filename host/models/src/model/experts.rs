@@ -1,4 +1,4 @@
-//! The experts of a pass: their gradients, and how evenly they are used.
+//! Experts of a pass: their gradients and how evenly they are used.
 
 use super::backward::apply_backward;
 use super::layer::{ExpertActivations, GateUpActivations};
@@ -10,7 +10,7 @@ use crate::ops::experts::{self, RouterGradient, Routes};
 use crate::ops::{self, Forest, activation, columns};
 use candle_core::Tensor;
 
-/// Takes the gradient of the experts' output, adds those of their parameters to `grads`, and returns that of their input `h`.
+/// Adds the gradients of the experts' parameters to `grads` and returns that of their input `h`, given that of their output.
 pub(super) fn experts_backward(
     a: &Architecture,
     maps: &Experts<MaskedLinear<'_>>,
@@ -25,7 +25,7 @@ pub(super) fn experts_backward(
     }
     let active = activation::forward(gate, up.as_ref(), a.activation, false)?;
     let d_rows = ops::gather_rows(d_out, routes.tokens())?;
-    // Before a row is weighed: its product with the row is the gradient of the weight.
+    // The product of an unweighted row's gradient with the row is the gradient of its weight.
     let d_unweighed = maps.down.grouped_input_backward(&d_rows, routes)?;
     let mut d_weights = experts::dots(&d_unweighed, &active)?;
     if let Some(biases) = &maps.down.linear.bias {
@@ -50,7 +50,7 @@ pub(super) fn experts_backward(
     Ok(dh)
 }
 
-/// Computes the same where weights apply to what experts read, which then have no biases and no auxiliary loss.
+/// Computes the gradients of experts whose weights apply to their inputs. Such experts have no biases and no auxiliary loss.
 fn weighed_backward(
     a: &Architecture,
     mixture: &Mixture,
@@ -74,14 +74,14 @@ fn weighed_backward(
     Ok(dh)
 }
 
-/// Returns where the gradient of biases goes.
+/// Returns the tensor to which the gradient of biases is added.
 fn wanted(grads: &Linear<Option<Tensor>>) -> Option<&Tensor> {
     grads.bias.as_ref().and_then(Option::as_ref)
 }
 
-/// How evenly the tokens of a pass were routed to experts, over all layers (Fedus et al. 2021, arXiv 2101.03961, equations 4 to
-/// 6, as in transformers): `E` times the sum over experts of the fraction of tokens routed there, times the mean probability of
-/// going there. A prompt's tokens count once for each of its completions, as if it were repeated.
+/// How evenly the tokens of a pass were routed to experts, over all layers (Fedus et al. 2021, arXiv 2101.03961, equations 4 to 6, as in
+/// transformers). The loss is `E` times the sum over experts of the fraction of tokens routed to the expert, times the mean probability of
+/// routing there. A prompt's tokens count once for each of its completions, as if it were repeated.
 #[derive(Debug)]
 pub(super) struct ExpertBalance {
     /// Number of texts that contain each token, `[N]`.
@@ -90,14 +90,14 @@ pub(super) struct ExpertBalance {
     counts: Vec<f64>,
     /// Sums of probabilities, `[E]`.
     sums: Vec<f64>,
-    /// Tokens of all layers.
+    /// Number of tokens over all layers.
     total: f64,
     /// Derivative of the loss with respect to each expert's probability, for a token of one text, `[E]`.
     slope: Option<Vec<f32>>,
 }
 
 impl ExpertBalance {
-    /// Starts the measurement; none for a model without experts.
+    /// Starts the measurement; `None` for a model without experts.
     pub(super) fn new(a: &Architecture, forest: &Forest) -> Option<Self> {
         let experts = a.mixture.as_ref()?.experts;
         let (counts, sums) = (vec![0.0; experts], vec![0.0; experts]);
@@ -116,7 +116,7 @@ impl ExpertBalance {
         pairs.map(|(count, sum)| count * sum).sum::<f64>() * self.counts.len() as f64 / (self.total * self.total)
     }
 
-    /// Sets its weight in the training loss.
+    /// Sets the weight of the auxiliary loss in the training loss.
     pub(super) fn weigh(&mut self, weight: f64) {
         let factor = weight * self.counts.len() as f64 / (self.total * self.total);
         self.slope = Some(self.counts.iter().map(|count| (factor * count) as f32).collect());

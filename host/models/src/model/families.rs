@@ -78,7 +78,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Returns whether transformers has a sequence classification class of it, which opens its reward models.
+    /// Returns whether transformers has a sequence classification class of the family, which opens its reward models.
     pub fn is_classified(self) -> bool {
         use Family::{Cohere2, Ernie45, Glm4Moe, Granite, GraniteMoe, GraniteMoeShared, Lfm2, Llama4, Olmoe, Qwen3_5};
         !matches!(self, Cohere2 | Ernie45 | Glm4Moe | Granite | GraniteMoe | GraniteMoeShared | Lfm2 | Llama4 | Olmoe | Qwen3_5)
@@ -93,26 +93,26 @@ impl Family {
     }
 }
 
-/// The properties of a family that don't depend on its `config.json`.
+/// Properties of a family that don't depend on its `config.json`.
 #[derive(Debug)]
 pub struct FamilyDescription {
     /// The family.
     pub family: Family,
     /// `model_type` in `config.json`.
     pub model_type: &'static str,
-    /// Its common name.
+    /// Common name of the family.
     pub name: &'static str,
-    /// How it differs from a Llama.
+    /// Differences from a Llama.
     pub features: &'static str,
     /// Default of `max_position_embeddings`.
     pub(super) positions: usize,
     /// Default of `rope_theta`.
     pub(super) theta: f64,
-    /// Default epsilon of its norms.
+    /// Default epsilon of the norms.
     pub(super) norm_eps: f64,
     /// Default of `tie_word_embeddings`.
     pub(super) tied: bool,
-    /// Names of its tensors.
+    /// Names of the family's tensors.
     pub(super) names: &'static TensorNames,
 }
 
@@ -457,7 +457,7 @@ pub const FAMILIES: &[FamilyDescription] = &[
 impl Family {
     /// Returns the family's properties.
     pub fn description(self) -> &'static FamilyDescription {
-        // The table has every family: a test sees to it.
+        // A test checks that the table has every family.
         FAMILIES.iter().find(|described| described.family == self).unwrap_or(&COMMON)
     }
 }

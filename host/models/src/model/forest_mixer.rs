@@ -8,13 +8,13 @@ use crate::ops::convolution::{self, Convolution};
 use crate::ops::gated_delta::{self, GatedDelta, GatedDeltaInputs};
 use candle_core::Tensor;
 
-/// Where the tokens of a forest find those before them.
+/// Mixes tokens with the earlier tokens of a forest.
 pub(super) struct ForestMixer<'a> {
     pub forest: &'a Forest,
-    /// The rows whose results of attention are needed, if not all.
+    /// Rows whose attention results are needed; `None` for all.
     pub rows: Option<&'a [usize]>,
     pub attention: AttentionConfig,
-    /// The layer's sinks, if it has some.
+    /// The layer's attention sinks, if it has any.
     pub sinks: Option<&'a Tensor>,
 }
 

@@ -32,7 +32,7 @@ impl FrozenModel {
         &self.decoder
     }
 
-    /// Computes the hidden states at the packed positions `rows` and keeps nothing else.
+    /// Computes the hidden states at the packed positions `rows` and stores no activations.
     pub(super) fn hidden(&self, forest: &Forest, rows: &[usize], watch: Option<&dyn PassObserver>) -> Result<Tensor> {
         let (how, watch) = (self.decoder.inference_options()?, watch.unwrap_or(&NoObserver));
         Ok(self.decoder.run_watched(forest, rows, &how, watch, |_, _| Ok(()))?.0)
@@ -46,10 +46,10 @@ impl FrozenModel {
         self.score_watched(forest, selected, temperature, None)
     }
 
-    /// Computes what [`FrozenModel::score`] does, in a pass that something may watch.
+    /// Computes the result of [`FrozenModel::score`] in a pass with an observer.
     ///
     /// # Errors
-    /// As [`FrozenModel::score`], or if the watch fails.
+    /// As [`FrozenModel::score`], or if the observer fails.
     pub fn score_watched(
         &self,
         forest: &Forest,
@@ -64,7 +64,7 @@ impl FrozenModel {
         Ok(stats)
     }
 
-    /// Computes the values of the states at the packed positions `rows`; none without a value head.
+    /// Computes the values of the states at the packed positions `rows`; `None` without a value head.
     ///
     /// # Errors
     /// If an operation fails, or a value is not finite.
@@ -72,10 +72,10 @@ impl FrozenModel {
         self.values_watched(forest, rows, None)
     }
 
-    /// Computes what [`FrozenModel::values`] does, in a pass that something may watch.
+    /// Computes the result of [`FrozenModel::values`] in a pass with an observer.
     ///
     /// # Errors
-    /// As [`FrozenModel::values`], or if the watch fails.
+    /// As [`FrozenModel::values`], or if the observer fails.
     pub fn values_watched(&self, forest: &Forest, rows: &[usize], watch: Option<&dyn PassObserver>) -> Result<Option<Vec<f32>>> {
         let Some(head) = &self.decoder.weights.value_head else { return Ok(None) };
         let hidden = self.hidden(forest, rows, watch)?;
@@ -88,11 +88,10 @@ impl FrozenModel {
         Ok(self.architecture().logits_of(linear::forward_f32(&hidden, self.decoder.weights.output(), None)?)?)
     }
 
-    /// Interpolates between this model and another of the same sizes: `alpha` of the other's weights plus `1 - alpha` of this
-    /// one's.
+    /// Interpolates between two models of the same sizes: `alpha` times the other's weights plus `1 - alpha` times this one's.
     pub fn mixed(&self, other: &Weights, alpha: f64) -> Result<Self> {
         let theirs: HashMap<String, &Tensor> = other.named().into_iter().collect();
-        // A mixture has more digits than bf16; on a device it is rounded.
+        // A mixture needs more digits than bf16 has; on a device it is rounded.
         let wide = |t: &Tensor| if t.device().is_cpu() { ops::cast(t, DType::F32) } else { Ok(t.clone()) };
         let weights = self.decoder.weights.map(|name, own| match theirs.get(&name) {
             Some(new) => Ok(ops::interpolate(&wide(own)?, new, alpha)?),
@@ -101,7 +100,7 @@ impl FrozenModel {
         Ok(Self { decoder: Decoder { weights, ..self.decoder.clone() } })
     }
 
-    /// Copies the model to host memory. Weights that are there already are shared and never change.
+    /// Copies the model to host memory. Weights that are already in host memory are shared and never change.
     pub fn on_host(&self) -> Result<Self> {
         let host = |t: &Tensor| if t.device().is_cpu() { Ok(t.clone()) } else { ops::on_host(t) };
         let weights = self.decoder.weights.map(|_, t| host(t))?;

@@ -1,18 +1,18 @@
-//! Keys of `config.json` that are not read, with the reason why none of them affects the model. A key that is neither read nor
-//! listed here is refused by name: it may affect what other programs compute.
+//! Keys of `config.json` that are not read, with the reason why none of them affects the model. A key that is neither read nor listed here
+//! is an error, since it may affect what other programs compute.
 
 use crate::config::printable;
 use serde_json::Value;
 
 /// Keys that never have an effect.
 const HARMLESS: &[&[&str]] = &[
-    // Where the model comes from, and what reads it.
+    // Origin of the model, and the programs that read it.
     &["architectures", "auto_map", "custom_pipelines", "transformers_version", "transformers.js_config", "model_name", "license"],
     &["_name_or_path", "name_or_path", "_commit_hash", "unsloth_fixed", "unsloth_version", "is_llama_config"],
     &["language", "datasets", "tags", "summary", "base_model", "base_model_name_or_path", "num_steps", "neftune_noise_alpha"],
-    // The precision of the stored weights, which say it themselves.
+    // Precision of the stored weights, which the weight files define.
     &["dtype", "torch_dtype", "_pre_quantization_dtype"],
-    // How long texts were elsewhere: max_position_embeddings alone says how long they may be.
+    // Text lengths in other programs; only max_position_embeddings limits the length.
     &[
         "max_sequence_length",
         "max_seq_len",
@@ -24,7 +24,7 @@ const HARMLESS: &[&[&str]] = &[
         "n_positions",
     ],
     &["tokenizer_model_max_length", "tokenizer_max_length", "max_window_layers"],
-    // How other programs compute the same.
+    // Implementation choices of other programs, which compute the same results.
     &["use_cache", "cache_implementation", "attn_implementation", "_attn_implementation", "_attn_implementation_autoset"],
     &["_flash_attn_2_enabled", "use_flash_attn", "pretraining_tp", "torchscript", "use_bfloat16", "use_parallel_embedding"],
     &["experts_implementation", "_experts_implementation", "gradient_checkpointing", "gradient_checkpointing_kwargs"],
@@ -34,14 +34,14 @@ const HARMLESS: &[&[&str]] = &[
     // Outputs of other programs besides the logits.
     &["output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate"],
     &["tie_last_hidden_states", "keys_to_ignore_at_inference", "_output_attentions", "output_logits", "output_past"],
-    // What other programs train it with.
+    // Training settings of other programs.
     &["tf_legacy_loss", "loss_type", "ignore_index"],
-    // How the weights were drawn before training.
+    // Initialization of the weights before training.
     &["initializer_range", "initializer_factor", "embedding_initializer_range", "block_mlp_init_scale", "block_out_init_scale"],
     &["block_use_xavier_init", "conv_use_xavier_init"],
-    // Layers that predict further tokens, which transformers ignores.
+    // Multi-token prediction layers, which transformers ignores.
     &["mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"],
-    // Tokens that the tokenizer's files and `generation_config.json` say too. Padding does not exist here.
+    // Tokens that the tokenizer's files and `generation_config.json` also define. Padding is not used.
     &["bos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id"],
     &["forced_bos_token_id", "forced_eos_token_id", "bos_token", "eos_token", "pad_token", "tokenizer_class", "prefix"],
     &["cls_token_id", "mask_token_id", "padding_side", "tokenizer_padding_side", "tokenizer_name"],
@@ -62,7 +62,7 @@ const HARMLESS: &[&[&str]] = &[
     &["assistant_early_exit", "assistant_ensemble_weight", "assistant_lookbehind", "target_lookbehind"],
 ];
 
-/// Prefixes of keys that training programs leave behind.
+/// Prefixes of keys that training programs leave in the file.
 const LEFT_BEHIND: [&str; 2] = ["trl_", "unsloth_"];
 
 /// Keys without effect if they are off: null, false, zero, or empty.
@@ -118,7 +118,7 @@ const HARMLESS_WORDS: &[(&str, &str, &str)] = &[
 /// Keys that have no effect in models of one type.
 const HARMLESS_OF_TYPE: &[(&str, &[&str])] = &[
     ("cohere2", &["layer_switch"]),
-    // Layers that predict further tokens, which are not loaded.
+    // Multi-token prediction layers, which are not loaded.
     ("glm4_moe", &["num_mtp_layers", "num_nextn_predict_layers"]),
     ("gpt_oss", &["experts_per_token", "initial_context_length"]),
     (
@@ -141,7 +141,7 @@ const HARMLESS_OF_TYPE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Keys that describe how the stored weights are quantised.
+/// Keys that describe the quantization of stored weights.
 const QUANTISED: [&str; 3] = ["quantization_config", "quantization", "compression_config"];
 
 /// Keys of dropout, which is never applied.
@@ -178,7 +178,7 @@ pub(super) fn check(model_type: &str, key: &str, value: &Value) -> Result<(), St
         Value::String(_) | Value::Null => false,
     };
     if (model_type, key) == ("gpt_oss", "quantization_config") && value["quant_method"] == "mxfp4" {
-        // The experts' weights say it themselves.
+        // The experts' weights already define this.
         return Ok(());
     }
     if QUANTISED.contains(&key) {

@@ -1,4 +1,4 @@
-//! Generates token by token, with weights laid out for few rows.
+//! Generates token by token, with weights in a layout for few rows.
 
 use super::cache::{CacheLayer, PrefixLayer};
 use super::decoder::Decoder;
@@ -23,42 +23,42 @@ use crate::ops::panels::{self, Panels};
 use crate::ops::{self, Forest, Precision, WeightMatrix};
 use candle_core::Tensor;
 
-/// A frozen decoder for one generation. On the CPU, it copies f32 weights when it is created. It shares other weights with the
-/// decoder, and on a device some of them; these must not change before the generation ends.
+/// A frozen decoder for one generation. On the CPU, it copies f32 weights when it is created. It shares other weights with the decoder, and
+/// some also on a device; these must not change before the generation ends.
 pub struct IncrementalDecoder {
     decoder: Decoder,
-    /// How prompts are run.
+    /// Options of the prompts' passes.
     how: PassOptions,
-    /// The precision of cached keys and values on the CPU.
+    /// Precision of cached keys and values on the CPU.
     cached: Precision,
     laid_out: DecodeWeights,
 }
 
-/// The laid-out weights of products.
+/// Weights in the layout of decoding.
 enum DecodeWeights {
-    /// Of each layer, and the output matrix.
+    /// Weights of each layer, and the output matrix.
     Host { layers: Vec<LayerProjections<DecodeProjection>>, output: Panels },
     #[cfg(feature = "cuda")]
     Device(FusedWeights),
 }
 
-/// New tokens of `B` sequences, sequence by sequence: one for each that generates, the whole reply for each that reads one.
+/// New tokens of `B` sequences, sequence by sequence: one for each that generates, the entire reply for each that reads one.
 pub struct DecodeBatch<'a> {
     /// Token ids, `[N]`.
     pub tokens: &'a [u32],
-    /// Their positions, `[N]`.
+    /// Positions of the tokens, `[N]`.
     pub positions: &'a [u32],
     /// Number of tokens of each sequence, at least one, `[B]`.
     pub counts: &'a [usize],
-    /// Each sequence's prompt, as an index into `prompts`.
+    /// Prompt of each sequence, as an index into `prompts`.
     pub prompt_of: &'a [usize],
     /// Caches of the prompts.
     pub prompts: &'a [&'a Prefix],
-    /// Each sequence's own cache; its tokens are appended to it.
+    /// Cache of each sequence, to which its tokens are appended.
     pub own: &'a mut [&'a mut KvCache],
 }
 
-/// Where new tokens find those before them.
+/// Mixes new tokens with the earlier ones in the caches of their sequences.
 struct CacheMixer<'a, 'c> {
     layer: usize,
     counts: &'a [usize],
@@ -66,7 +66,7 @@ struct CacheMixer<'a, 'c> {
     prompts: &'a [&'a Prefix],
     own: &'a mut [&'c mut KvCache],
     attention: AttentionConfig,
-    /// The layer's sinks, if it has some.
+    /// The layer's attention sinks, if it has any.
     sinks: Option<&'a Tensor>,
 }
 
@@ -114,12 +114,12 @@ impl TokenMixer for CacheMixer<'_, '_> {
     }
 }
 
-/// Returns the precision of the products of a generation from `weights` of a decoder that computes in `own`.
+/// Returns the precision of a generation's products, given the requested precision of `weights` and the decoder's `own`.
 fn precision(weights: RolloutDtype, own: Precision) -> Precision {
     if weights == RolloutDtype::Auto { own } else { Precision::Bf16 }
 }
 
-/// Lays out a weight `[out, in]`.
+/// Returns a weight `[out, in]` in the layout of decoding.
 fn laid_out<'a>(
     weights: RolloutDtype,
     w: impl Into<WeightMatrix<'a>>,
@@ -141,7 +141,7 @@ struct DecodeLinear {
 /// An adapter that is not merged.
 struct UnmergedAdapter {
     a: Panels,
-    /// The scale is in it.
+    /// The matrix `B`, multiplied by the adapter's scale.
     b: Panels,
     directed: Option<AdapterMagnitudes>,
 }
@@ -150,12 +150,12 @@ struct UnmergedAdapter {
 struct AdapterMagnitudes {
     values: Tensor,
     lengths: Tensor,
-    /// The layer's, which they don't apply to.
+    /// The layer's bias, which magnitudes don't scale.
     bias: Option<Tensor>,
 }
 
 impl DecodeLinear {
-    /// Lays out a linear layer. An f32 weight is copied with its adapter merged in, so a token costs no more with one. Other
+    /// Prepares a linear layer. An f32 weight is copied with its adapter merged in, so that the adapter adds no cost per token. Other
     /// weights stay unchanged, with a separate adapter.
     ///
     /// In bf16, copies are rounded.
@@ -167,7 +167,7 @@ impl DecodeLinear {
                 return Ok(Self { panels: laid_out(weights, &l.merged()?, bias, precision)?, adapter: None });
             }
             Some(adapter) => Some(UnmergedAdapter {
-                // So small that to round rows for them takes longer than it saves.
+                // The matrix is so small that rounding rows for it would take longer than it saves.
                 a: Panels::new(&adapter.a, None, Precision::F32)?,
                 b: Panels::new(&ops::scaled(&adapter.b, adapter.scale)?, None, Precision::F32)?,
                 directed: match &adapter.magnitude {
@@ -185,7 +185,7 @@ impl DecodeLinear {
         Ok(Self { panels: laid_out(weights, l.matrix(), bias, precision)?, adapter })
     }
 
-    /// Returns the bytes that were copied for it.
+    /// Returns the number of bytes copied for this layer.
     fn copied_bytes(&self) -> usize {
         let adapter = self.adapter.iter().map(|UnmergedAdapter { a, b, .. }| a.copied_bytes() + b.copied_bytes());
         self.panels.copied_bytes() + adapter.sum::<usize>()
@@ -195,7 +195,7 @@ impl DecodeLinear {
         panels::AdaptedPanels { weight: &self.panels, low_rank: self.adapter.as_ref().map(|UnmergedAdapter { a, b, .. }| [a, b]) }
     }
 
-    /// Gives the results of the map their magnitudes, if the adapter has some.
+    /// Scales the results of the map by the adapter's magnitudes, if it has any.
     fn direct(&self, y: &Tensor) -> ops::Result<()> {
         match self.adapter.as_ref().and_then(|adapter| adapter.directed.as_ref()) {
             Some(AdapterMagnitudes { values, lengths, bias }) => Magnitude { values, lengths }.apply(y, bias.as_ref()),
@@ -204,7 +204,7 @@ impl DecodeLinear {
     }
 }
 
-/// A linear map for few rows, or those of experts.
+/// A linear map for few rows, or one per expert.
 enum DecodeProjection {
     One(Box<DecodeLinear>),
     Each(Vec<Panels>),
@@ -223,7 +223,7 @@ impl DecodeProjection {
         Ok(Self::One(Box::new(DecodeLinear::new(l, weights, precision)?)))
     }
 
-    /// Returns the bytes that were copied for it.
+    /// Returns the number of bytes copied for this map.
     fn copied_bytes(&self) -> usize {
         match self {
             Self::One(few) => few.copied_bytes(),
@@ -271,7 +271,7 @@ fn misplaced() -> ops::Error {
 }
 
 impl IncrementalDecoder {
-    /// Prepares a generation with these weights, on a device with the model's.
+    /// Prepares a generation with weights in this precision; on a device, in the model's.
     pub(super) fn new(decoder: Decoder, weights: RolloutDtype) -> Result<Self> {
         let (how, cached) = (decoder.inference_options()?, precision(weights, decoder.precision));
         #[cfg(feature = "cuda")]
@@ -289,7 +289,7 @@ impl IncrementalDecoder {
         Ok(Self { decoder, how, cached, laid_out: DecodeWeights::Host { layers, output } })
     }
 
-    /// Returns the decoder, the options of its passes and what its steps compute with, if it is on a device.
+    /// Returns the decoder, the options of its passes and the weights of its steps, if it is on a device.
     #[cfg(feature = "cuda")]
     pub(super) fn device_parts(&self) -> Option<(&Decoder, &PassOptions, &FusedWeights)> {
         match &self.laid_out {
@@ -308,7 +308,7 @@ impl IncrementalDecoder {
         }
     }
 
-    /// Returns the bytes of host memory that were copied for it.
+    /// Returns the number of bytes of host memory copied for the generation.
     pub fn copied_bytes(&self) -> usize {
         let Ok((layers, output)) = self.host_layout() else { return 0 };
         let of_layer =
@@ -337,7 +337,7 @@ impl IncrementalDecoder {
         self.prefill_with(prompts, |_, _| Ok(()))
     }
 
-    /// Runs prompts like [`IncrementalDecoder::prefill`], and also returns what training needs to continue the pass.
+    /// Runs prompts like [`IncrementalDecoder::prefill`]. Also returns the pass that training can continue.
     pub fn prefill_keeping(&self, prompts: &Forest) -> Result<(Vec<Prefix>, Tensor, PromptPass)> {
         let mut layers = Vec::new();
         let (caches, logits) = self.prefill_with(prompts, |i, kept| {
@@ -388,19 +388,19 @@ impl IncrementalDecoder {
         Ok((caches, self.logits(output.forward(&hidden)?)?))
     }
 
-    /// Creates the cache of an empty prompt, for sequences whose own caches hold all of their tokens; for models whose layers all
-    /// attend. [`IncrementalDecoder::decode`] refuses it for others.
+    /// Creates the cache of an empty prompt, for sequences whose own caches have all of their tokens. Only for models in which every layer
+    /// attends; [`IncrementalDecoder::decode`] returns an error for others.
     pub fn no_prompt(&self) -> Prefix {
         Prefix { layers: vec![PrefixLayer::Attention(PromptCache::default()); self.architecture().layers] }
     }
 
-    /// Returns the bytes of a position's keys and values.
+    /// Returns the bytes of keys and values per position.
     pub fn bytes_per_position(&self) -> usize {
         let value = if self.cached == Precision::Bf16 { 2 } else { 4 };
         2 * self.architecture().attending() * self.architecture().kv_width() * value
     }
 
-    /// Advances each sequence by its tokens; returns the logits after its last one, `[B, V]`.
+    /// Advances each sequence by its new tokens and returns the logits after the last one, `[B, V]`.
     pub fn decode(&self, step: DecodeBatch<'_>) -> Result<Tensor> {
         let mut end = 0;
         let ends = step.counts.iter().map(|count| {
@@ -411,8 +411,8 @@ impl IncrementalDecoder {
         self.decode_at(step, &rows)
     }
 
-    /// Advances each sequence by its tokens; returns the logits after the tokens at the packed positions `rows`, `[M, V]`. A token's
-    /// keys, values and logits depend only on the tokens before it, to the bit: not on what else a step computes.
+    /// Advances each sequence by its new tokens and returns the logits after the tokens at the packed positions `rows`, `[M, V]`. A token's
+    /// keys, values and logits are bit-identical whatever else a step computes: they depend only on the tokens before it.
     pub fn decode_at(&self, step: DecodeBatch<'_>, rows: &[usize]) -> Result<Tensor> {
         let (layers, output) = self.host_layout()?;
         let d = &self.decoder;

@@ -1,4 +1,4 @@
-//! Reads the JSON objects of a model's folder key by key; errors name the key.
+//! Reads the JSON objects of a model's folder key by key. Errors name the key.
 
 use super::{Error, Result};
 use crate::config::{files, json, printable};
@@ -7,13 +7,13 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Bytes of a JSON file that describes a model or an adapter.
+/// Maximum size of a JSON file that describes a model or an adapter, in bytes.
 const LARGEST: u64 = 4 << 20;
 
-/// Bytes of a value that an error repeats.
+/// Maximum number of bytes of a value that an error quotes.
 const SHOWN: usize = 80;
 
-/// An object, and which of its keys were asked for.
+/// A JSON object that records which of its keys were read.
 #[derive(Default)]
 pub(super) struct ConfigObject {
     values: Map<String, Value>,
@@ -47,7 +47,7 @@ impl ConfigObject {
         self.values.get(key).filter(|value| !value.is_null())
     }
 
-    /// Returns whether a key is present, be it null.
+    /// Returns whether a key is present, even if it is null.
     pub(super) fn has(&self, key: &str) -> bool {
         self.values.contains_key(key)
     }
@@ -57,7 +57,7 @@ impl ConfigObject {
         self.values.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// Returns the keys that nothing asked for, and their values, except nulls.
+    /// Returns the keys that have not been read, and their values, except nulls.
     pub(super) fn unread(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.all().filter(|(key, value)| !value.is_null() && !self.read.borrow().contains(*key))
     }

@@ -1,6 +1,6 @@
-//! Composes a decoder layer once: attention or a recurrence, and an MLP or experts or both. It is generic over how products are
-//! applied and over where tokens find those before them: in a forest in training, or in caches. `decoder.rs` and `forest_mixer.rs` have
-//! its gradient, `costs.rs` its cost, and on a device `device_decoder.rs` launches it as fused kernels.
+//! Computes a decoder layer: attention or a recurrence, and an MLP or experts or both. The layer is generic over how products are applied
+//! and over where tokens find earlier ones: in a forest in training, or in caches. `decoder.rs` and `forest_mixer.rs` compute its gradient,
+//! `costs.rs` its cost, and `device_decoder.rs` runs it on a device as fused kernels.
 
 use super::delta_network::RecurrentWeights;
 use super::layer_projections::LayerProjections;
@@ -13,12 +13,12 @@ use crate::ops::rope::{Positions, Rotation};
 use crate::ops::{self, activation, columns, layer_norm, norm, output_gate, rope};
 use candle_core::{DType, Tensor};
 
-/// A linear map as it is applied.
+/// A linear map, as training or decoding applies it.
 pub(super) trait LinearMap {
     /// Maps `x: [N, in]` to `[N, out]`.
     fn product(&self, x: &Tensor) -> ops::Result<Tensor>;
 
-    /// Returns whether it rounds all that it reads to bf16, and so may be given that: its results have the same bits.
+    /// Returns whether the map rounds its input to bf16. If so, it can be given bf16, with bit-identical results.
     fn rounds(&self) -> bool {
         false
     }
@@ -31,7 +31,7 @@ pub(super) trait LinearMap {
     /// Maps sorted rows `x: [R, in]` to `[R, out]`, each by the matrix of its expert.
     fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor>;
 
-    /// Says that the next products are those of these maps with `n` rows, so that their weights can be fetched in the meantime.
+    /// Announces that the next products use these maps with `n` rows, so that their weights can be fetched in advance.
     fn prefetch(_maps: &[&Self], _n: usize) -> ops::Result<()> {
         Ok(())
     }
@@ -42,13 +42,13 @@ pub(super) fn multiplied(x: Tensor, factor: f32) -> ops::Result<Tensor> {
     if factor == 1.0 { Ok(x) } else { ops::scaled(&x, factor) }
 }
 
-/// Returns whether all of these maps round what they read.
+/// Returns whether all of these maps round their inputs.
 pub(super) fn all_round<P: LinearMap>(maps: &[&P]) -> bool {
     maps.iter().all(|map| map.rounds())
 }
 
 impl<P: LinearMap> LayerProjections<&P> {
-    /// Returns whether all that reads the norm before the MLP rounds it. Experts' rows are gathered first.
+    /// Returns whether everything that reads the norm before the MLP rounds it. Experts' rows are gathered first.
     pub(super) fn mlp_rounds(&self) -> bool {
         self.experts.is_none() && self.unit.as_ref().is_some_and(|unit| all_round(&unit.wide))
     }
@@ -68,39 +68,39 @@ fn products<P: LinearMap>(maps: &[&P], x: &Tensor, widths: &[usize]) -> ops::Res
     }
 }
 
-/// The results of the wide products.
+/// Results of an MLP's gate and up projections.
 pub(super) struct GateUpActivations {
     pub gate: Tensor,
-    /// The factor of the gate, if it is gated.
+    /// The factor that the gate multiplies, if the MLP is gated.
     pub up: Option<Tensor>,
-    /// The weights of the outputs before the logistic function, `[N, 1]`, if those have some.
+    /// Gates of the MLP's outputs before the logistic function, `[N, 1]`, if it has any.
     pub share: Option<Tensor>,
 }
 
-/// The results of the experts' wide products, in sorted rows.
+/// Results of the experts' gate and up projections, in sorted rows.
 pub(super) struct ExpertActivations {
     pub routes: Routes,
     pub wide: GateUpActivations,
 }
 
-/// The results of all wide products of a layer.
+/// Results of all gate and up projections of a layer.
 pub(super) struct FeedForwardActivations {
     pub unit: Option<GateUpActivations>,
     pub experts: Option<ExpertActivations>,
 }
 
-/// What one layer's backward pass needs. Elementwise parts are recomputed instead.
+/// Activations that a layer's backward pass needs. Elementwise results are recomputed instead.
 pub(super) struct LayerActivations {
     pub input: Tensor,
     pub mixed: MixerActivations,
-    /// The result of attention or the recurrence: of heads, `[N, H * C]`.
+    /// Result of attention or the recurrence, `[N, H * C]`.
     pub out: Tensor,
-    /// The attention's output before its norm, if it has one.
+    /// Output of attention before its norm, if it has one.
     pub projected: Option<Tensor>,
     pub middle: Tensor,
     pub unit: Option<GateUpActivations>,
     pub experts: Option<ExpertActivations>,
-    /// The sum of the MLP's and the experts' outputs before its norm, if it has one and [`DecoderLayer::output`] was called.
+    /// Sum of the MLP's and the experts' outputs before its norm, if it has one and [`DecoderLayer::output`] was called.
     pub lowered: Option<Tensor>,
 }
 
@@ -112,12 +112,12 @@ impl GateUpActivations {
 }
 
 impl LayerActivations {
-    /// Leaves out what can be made of the rest.
+    /// Removes what can be recomputed from the rest.
     pub(super) fn reduced(self) -> Self {
         Self { mixed: self.mixed.reduced(), ..self }
     }
 
-    /// Converts all parts to f32 except the normalisers and what products, recurrences and the activation read.
+    /// Converts all parts to f32 except the normalisers and what products, recurrences and the activation function read.
     pub(super) fn in_f32(self) -> ops::Result<Self> {
         let to = |t: Tensor| ops::cast(&t, DType::F32);
         let Self { input, mixed, out, projected, middle, unit, experts, lowered } = self;
@@ -165,26 +165,26 @@ impl LayerActivations {
     }
 }
 
-/// Takes the result of attention or the recurrence and the layer's input, and returns both for the rows that are computed further.
+/// Given the result of attention or the recurrence and the layer's input, returns both for the rows that the rest of the layer computes.
 pub(super) type RowSelector<'a> = dyn Fn(&Tensor, &Tensor) -> ops::Result<(Tensor, Tensor)> + 'a;
 
-/// A layer.
+/// A decoder layer with its linear maps.
 pub(super) struct DecoderLayer<'a, P> {
     pub architecture: &'a Architecture,
-    /// Its rotary embedding, if it has one.
+    /// Rotary embedding of the layer, if it has one.
     pub rotation: Option<&'a Rotation>,
-    /// Its norms.
+    /// Norms of the layer.
     pub norms: &'a Norms,
-    /// Whether query and key heads are rounded to bf16 before their norms, and what a recurrence reads, as they are kept.
+    /// Whether query and key heads are rounded to bf16 before their norms, as they are stored, and likewise the inputs of a recurrence.
     pub rounds: bool,
-    /// Whether attention is given heads and values in bf16, since it only multiplies them.
+    /// Whether attention reads heads and values in bf16, since it only multiplies them.
     pub halves: bool,
     pub maps: LayerProjections<&'a P>,
 }
 
 impl<P> DecoderLayer<'_, P> {
-    /// Returns query and key heads as attention reads them: normalised, if the family has norms for them, and rotated, unless they
-    /// were before; queries scaled by their positions, if the family does that. Without norms, this happens in place.
+    /// Returns query and key heads as attention reads them: normalised if the family has norms for them, rotated unless they already were,
+    /// and queries scaled by position if the family does that. Without norms, this happens in place.
     pub(super) fn placed<'p>(&self, heads: (Tensor, Tensor), positions: impl Into<Positions<'p>>) -> Result<(Tensor, Tensor)> {
         let ((q, k), positions) = (heads, positions.into());
         let (q_norm, k_norm) = self.head_norms(&q)?.unzip();
@@ -197,7 +197,7 @@ impl<P> DecoderLayer<'_, P> {
         Ok((q, self.placed_one(k, k_norm, positions)?))
     }
 
-    /// Returns the weights of the norms of query and of key heads, on the device of `like`, if the layer has such norms.
+    /// Returns the weights of the norms of query and key heads, on the device of `like`; `None` if the layer has no such norms.
     pub(super) fn head_norms(&self, like: &Tensor) -> Result<Option<(Tensor, Tensor)>> {
         if self.architecture.head_norms == HeadNorms::Unweighted && self.rotation.is_some() {
             let ones = Tensor::ones(self.architecture.heads.head_dim, DType::F32, like.device())?;
@@ -206,7 +206,7 @@ impl<P> DecoderLayer<'_, P> {
         Ok(self.norms.qk_norm.clone())
     }
 
-    /// Returns query or key heads as attention reads them: normalised, if there is a norm, and rotated.
+    /// Returns query or key heads as attention reads them: normalised if there is a norm, and rotated.
     pub(super) fn placed_one<'p>(
         &self,
         heads: Tensor,
@@ -228,7 +228,7 @@ impl<P> DecoderLayer<'_, P> {
 
 impl<P: LinearMap> DecoderLayer<'_, P> {
     /// Runs the layer except its last product, which [`DecoderLayer::output`] adds and no gradient needs. If `further` is given, everything
-    /// after the attention or the recurrence is computed only for the rows that it returns.
+    /// after attention or the recurrence is computed only for the rows that it returns.
     pub(super) fn forward<'p>(
         &self,
         x: Tensor,
@@ -254,7 +254,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         Ok(LayerActivations { input: x, mixed, out: result, projected, middle, unit, experts, lowered: None })
     }
 
-    /// Runs attention or the recurrence on the results of its projections. Returns what the gradient needs, and the result.
+    /// Runs attention or the recurrence on the results of its projections. Returns the activations that the gradient needs, and the result.
     fn mixed(
         &self,
         inputs: Vec<Tensor>,
@@ -265,7 +265,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         if let Some(RecurrentWeights { convolution, network: Some(network) }) = &self.norms.recurrent {
             let inputs = <[Tensor; 4]>::try_from(inputs).map_err(|_| none())?;
             if self.rounds {
-                // The others are few and decide how much of a state is left.
+                // The other two are small and determine how a state decays, so they are not rounded.
                 inputs[..2].iter().try_for_each(ops::round_in_place)?;
             }
             let network = network.operation(convolution, a).ok_or_else(none)?;
@@ -299,7 +299,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         Ok((MixerActivations::Attention(kept), gated))
     }
 
-    /// Runs the wide products of the MLP and the experts on normalised rows.
+    /// Computes the gate and up projections of the MLP and the experts on normalised rows.
     pub(super) fn widened(&self, h: &Tensor) -> ops::Result<FeedForwardActivations> {
         let (maps, widths) = (&self.maps, self.architecture.mlp_widths());
         let of_unit = |unit: &MlpProjections<&P>| {
@@ -310,7 +310,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         Ok(FeedForwardActivations { unit, experts: maps.experts.as_ref().map(|experts| self.routed(experts, h)).transpose()? })
     }
 
-    /// Routes rows to experts and runs their wide products.
+    /// Routes rows to experts and computes their gate and up projections.
     fn routed(&self, maps: &Experts<&P>, h: &Tensor) -> ops::Result<ExpertActivations> {
         let mixture = self.architecture.mixture.as_ref().ok_or_else(none)?;
         let routes = Routes::new(&maps.router.product(h)?, mixture.routing(), self.norms.correction.as_ref())?;
@@ -323,7 +323,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         Ok(self.narrowed(&kept.middle, kept.unit.as_ref(), kept.experts.as_ref())?)
     }
 
-    /// Returns the sum of the MLP's and the experts' outputs for their wide products, in rows like those of `like: [M, D]`.
+    /// Returns the sum of the MLP's and the experts' outputs, given their gate and up projections, in rows like those of `like: [M, D]`.
     pub(super) fn narrowed(
         &self,
         like: &Tensor,
@@ -352,7 +352,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         Ok(sum)
     }
 
-    /// Returns the layer's output for the next layer.
+    /// Returns the layer's output, which the next layer reads.
     pub(super) fn output(&self, kept: &mut LayerActivations) -> Result<Tensor> {
         let (out, lowered) = self.added(self.fed(kept)?, self.norms.added_norm.as_ref())?;
         kept.lowered = lowered;
@@ -360,7 +360,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         Ok(out)
     }
 
-    /// Returns what is added to the residual for a product's result, as new storage, and that result, if a norm's gradient needs
+    /// Returns what is added to the residual for a product's result, as new storage. Also returns that result if a norm's gradient needs
     /// it.
     fn added(&self, product: Tensor, norm: Option<&NormWeights>) -> Result<(Tensor, Option<Tensor>)> {
         let a = self.architecture;
@@ -379,7 +379,7 @@ fn query_and_gate(joined: &Tensor, head_dim: usize) -> ops::Result<(Tensor, Opti
     Ok((parts.next().ok_or_else(none)?, parts.next()))
 }
 
-/// Takes the results of the wide products.
+/// Returns the results of the gate and up projections by role.
 pub(super) fn wide(results: Vec<Tensor>) -> ops::Result<GateUpActivations> {
     let mut results = results.into_iter();
     let gate = results.next().ok_or_else(none)?;
@@ -391,7 +391,7 @@ fn three(all: Vec<Tensor>) -> ops::Result<[Tensor; 3]> {
 }
 
 impl<T> Norms<T> {
-    /// Returns the norm that the MLP reads: of a layer whose attention reads the same, the one before both.
+    /// Returns the norm that the MLP reads. A layer whose attention and MLP read the same norm has only the one before both.
     pub(super) fn before_mlp(&self, a: &Architecture) -> Option<&NormWeights<T>> {
         self.mlp_norm.as_ref().or(self.input_norm.as_ref().filter(|_| a.parallel))
     }
@@ -403,7 +403,7 @@ impl Architecture {
         self.normed_for(false, x, norm)
     }
 
-    /// Normalises `x`, with a result in bf16 if what reads it `rounds` it anyway; without a norm, returns it unchanged.
+    /// Normalises `x`, in bf16 if the reader `rounds` its input anyway. Without a norm, returns it unchanged.
     pub(super) fn normed_for(&self, rounds: bool, x: &Tensor, norm: Option<&NormWeights>) -> ops::Result<Tensor> {
         let Some(NormWeights { weight, bias }) = norm else { return Ok(x.clone()) };
         match (self.norm, bias) {
@@ -433,20 +433,20 @@ impl Architecture {
             }
             NormKind::Layer => {
                 let d_bias = grad.and_then(|grad| grad.bias.as_ref().and_then(Option::as_ref));
-                // Beside an adapter, the bias may be trained without the weight.
+                // With an adapter, the bias may be trained without the weight.
                 let unused = d_bias.filter(|_| d_weight.is_none()).map(ops::zeros_like).transpose()?;
                 layer_norm::backward(x, &norm.weight, eps, dy, dx, d_weight.or(unused.as_ref()).zip(d_bias))
             }
         }
     }
 
-    /// Returns the logits at temperature one for products with the output matrix.
+    /// Returns the logits at temperature one, given products with the output matrix.
     pub(super) fn logits_of(&self, products: Tensor) -> ops::Result<Tensor> {
         let logits = multiplied(products, self.factors.logits.recip())?;
         self.factors.logits_cap.map_or(Ok(logits.clone()), |cap| ops::bounded_by(&logits, cap))
     }
 
-    /// Normalises packed heads `[N, heads * C]`: each, or all of a row together, by the size of the weight.
+    /// Normalises packed heads `[N, heads * C]`: each one, or all of a row together, depending on the size of the weight.
     fn normed_heads(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
         let norm = NormWeights { weight: weight.clone(), bias: None };
         Ok(self.normed(&x.reshape(((), weight.elem_count()))?, Some(&norm))?.reshape(x.shape())?)
@@ -468,5 +468,5 @@ impl Architecture {
     }
 }
 
-/// Where the gradient of a norm's parameters goes.
+/// The tensors to which the gradients of a norm's parameters are added.
 type NormGradientSlot<'a> = Option<&'a NormWeights<Option<Tensor>>>;

@@ -1,4 +1,4 @@
-//! Which layers of a decoder have sliding windows, and the RoPE of each.
+//! Sliding windows and RoPE of each layer of a decoder.
 
 use super::bounds::{MOST_LAYERS, MOST_POSITIONS};
 use super::families::Family;
@@ -8,10 +8,10 @@ const SLIDING: &str = "sliding_attention";
 
 const CHUNKED: &str = "chunked_attention";
 
-/// What a layer may attend to.
+/// Valid `layer_types` of most families.
 const KINDS: &[&str] = &["full_attention", SLIDING];
 
-/// What a layer of Llama 4 may attend to.
+/// Valid `layer_types` of Llama 4.
 const LLAMA4_KINDS: &[&str] = &["full_attention", CHUNKED];
 
 /// Properties that differ between the layers of a decoder.
@@ -22,11 +22,11 @@ pub(super) struct LayerKinds {
     pub rotary: Vec<Option<usize>>,
 }
 
-/// Reads the properties of layers, by the family's rules. With `two` RoPEs, the second is that of layers with windows.
+/// Reads the properties of layers by the family's rules. With `two` RoPEs, the second is that of layers with windows.
 pub(super) fn kinds(config: &ConfigObject, family: Family, layers: usize, two: bool) -> Result<LayerKinds, String> {
     let rotates = rotates(config, family, layers)?;
     let sliding = if family == Family::Llama4 { chunks(config, &rotates)? } else { sliding(config, family, &rotates)? };
-    // Layers that see everything have no positions, in a model that has others.
+    // In these models, if some layers have windows, those without have no positions.
     let by_window = match family {
         Family::Cohere2 => true,
         Family::Exaone4 => config.get("sliding_window").is_some() || !config.has("sliding_window"),
@@ -44,7 +44,7 @@ pub(super) fn kinds(config: &ConfigObject, family: Family, layers: usize, two: b
 
 /// Returns the size of each layer's chunks.
 fn chunks(config: &ConfigObject, rotates: &[bool]) -> Result<Vec<Option<usize>>, String> {
-    // Null turns chunks off, and a missing key does not.
+    // Null turns chunks off; a missing key means the default.
     let given = config.size("attention_chunk_size", MOST_POSITIONS)?;
     let size = given.or((!config.has("attention_chunk_size")).then_some(8192));
     let types = config.words("layer_types", LLAMA4_KINDS, rotates.len())?;
@@ -59,7 +59,7 @@ fn chunks(config: &ConfigObject, rotates: &[bool]) -> Result<Vec<Option<usize>>,
 fn sliding(config: &ConfigObject, family: Family, rotates: &[bool]) -> Result<Vec<Option<usize>>, String> {
     let layers = rotates.len();
     let size = || config.size("sliding_window", MOST_POSITIONS);
-    // Null turns windows off, and a missing key does not.
+    // Null turns windows off; a missing key means the default.
     let size_or = |default: usize| Ok::<_, String>(size()?.or((!config.has("sliding_window")).then_some(default)));
     let if_in_use = |size: Option<usize>| {
         let in_use = config.flag("use_sliding_window")? == Some(true);
@@ -70,7 +70,7 @@ fn sliding(config: &ConfigObject, family: Family, rotates: &[bool]) -> Result<Ve
         Family::GptOss => size_or(128)?,
         Family::Gemma2 | Family::Gemma3 | Family::Ministral | Family::Mistral | Family::Olmo3 => size_or(4096)?,
         Family::Ministral3 | Family::Mixtral | Family::Phi3 | Family::Starcoder2 => size()?,
-        // transformers writes 0 where it is not in use.
+        // transformers writes 0 if windows are not used.
         Family::Qwen2Moe if config.flag("use_sliding_window")? != Some(true) => {
             config.count("sliding_window", MOST_POSITIONS)?;
             None
@@ -93,7 +93,7 @@ fn sliding(config: &ConfigObject, family: Family, rotates: &[bool]) -> Result<Ve
     };
     let first = match family {
         Family::Qwen2 | Family::Qwen2Moe | Family::Qwen3 => config.count("max_window_layers", MOST_LAYERS)?.unwrap_or(28),
-        // Without effect: its windows follow from the layers without a rotary embedding.
+        // The key has no effect: windows follow from the layers without a rotary embedding.
         Family::SmolLm3 => config.count("max_window_layers", MOST_LAYERS)?.map_or(0, |_| 0),
         _ => 0,
     };
@@ -103,7 +103,7 @@ fn sliding(config: &ConfigObject, family: Family, rotates: &[bool]) -> Result<Ve
             !(layer + 1).is_multiple_of(pattern)
         }
         Family::Exaone4 => size.is_some() && !(layer + 1).is_multiple_of(pattern),
-        // Every second of the first layers; there the key says how many.
+        // Applies to every second one of the first layers, whose number the key gives.
         Family::Qwen2Moe => layer.is_multiple_of(2) && layer < first && size.is_some(),
         Family::SmolLm3 => !rotates[layer],
         _ => layer >= first,
@@ -125,7 +125,7 @@ pub(super) fn obeys_types(family: Family) -> bool {
     )
 }
 
-/// Returns the same window for each layer; `layer_types`, which this family ignores, must not contradict it.
+/// Returns the same window for each layer. `layer_types`, which this family ignores, must not contradict it.
 fn alike(config: &ConfigObject, size: Option<usize>, layers: usize) -> Result<Vec<Option<usize>>, String> {
     let types = config.words("layer_types", KINDS, layers)?;
     if let Some(other) = types.unwrap_or_default().into_iter().find(|kind| (*kind == SLIDING) != size.is_some()) {
@@ -135,9 +135,9 @@ fn alike(config: &ConfigObject, size: Option<usize>, layers: usize) -> Result<Ve
     Ok(vec![size; layers])
 }
 
-/// Returns how many layers apart those with full attention are, without `layer_types`.
+/// Returns the distance between full-attention layers in configurations without `layer_types`.
 fn pattern(config: &ConfigObject) -> Result<usize, String> {
-    // A pattern in letters only repeats what layer_types says.
+    // A pattern in letters only repeats `layer_types`.
     let spelt = config.get("sliding_window_pattern").is_some_and(|pattern| pattern.is_string());
     if spelt && config.get("layer_types").is_some() {
         return Ok(4);
@@ -145,7 +145,7 @@ fn pattern(config: &ConfigObject) -> Result<usize, String> {
     Ok(config.size("sliding_window_pattern", MOST_LAYERS)?.unwrap_or(4))
 }
 
-/// Returns how many layers apart Gemma 3's full-attention layers are, without `layer_types`.
+/// Returns the distance between Gemma 3's full-attention layers in configurations without `layer_types`.
 fn gemma3_pattern(config: &ConfigObject) -> Result<usize, String> {
     let pattern = config.size("sliding_window_pattern", MOST_LAYERS)?.unwrap_or(6);
     match config.size("_sliding_window_pattern", MOST_LAYERS)? {
@@ -162,7 +162,7 @@ fn rotates(config: &ConfigObject, family: Family, layers: usize) -> Result<Vec<b
         return Ok(vec![family != Family::Gpt2; layers]);
     }
     let interval = config.size("no_rope_layer_interval", MOST_LAYERS)?.unwrap_or(4);
-    // Of an empty list, Llama 4 takes the default.
+    // For an empty list, Llama 4 uses the default.
     let is_empty = config.get("no_rope_layers").and_then(|all| all.as_array()).is_some_and(Vec::is_empty);
     let given = if family == Family::Llama4 && is_empty { None } else { config.bits("no_rope_layers", layers)? };
     Ok(given.unwrap_or_else(|| (1..=layers).map(|layer| layer % interval != 0).collect()))
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(windows(json!({ "model_type": "llama", "sliding_window": null })), [None; 3]);
         assert_eq!(windows(json!({ "model_type": "mistral" })), [Some(16); 3]);
         assert_eq!(windows(json!({ "model_type": "mistral", "sliding_window": null })), [None; 3]);
-        // Of texts that are no longer than it, it hides nothing.
+        // A window hides nothing of texts that are no longer than it.
         assert_eq!(windows(json!({ "model_type": "mistral", "sliding_window": 128 })), [None; 3]);
         assert_eq!(windows(json!({ "model_type": "qwen2", "max_window_layers": 1 })), [None; 3]);
         let sliding = json!({ "model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 1 });
@@ -284,7 +284,7 @@ mod tests {
             ("no_rope_layers", json!([0, 1, 1, 1, 2])),
             ("no_rope_layers", json!("all")),
             ("no_rope_layer_interval", json!(0)),
-            // Not of other families.
+            // Other families don't have these keys.
             ("use_nope", json!(true)),
             // Only some readers would obey it without use_sliding_window.
             ("layer_types", json!(vec!["sliding_attention"; 5])),

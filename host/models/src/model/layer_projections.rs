@@ -12,13 +12,13 @@ pub(super) struct LayerProjections<P> {
 }
 
 impl<P> LayerProjections<P> {
-    /// Borrows them.
+    /// Borrows the maps.
     pub(super) fn each(&self) -> LayerProjections<&P> {
         let (unit, experts) = (self.unit.as_ref().map(MlpProjections::each), self.experts.as_ref().map(Experts::each));
         LayerProjections { qkv: self.qkv.iter().collect(), o: &self.o, unit, experts }
     }
 
-    /// Applies a function to each of them.
+    /// Applies a function to each map.
     pub(super) fn map<T>(self, f: impl Fn(P) -> ops::Result<T>) -> ops::Result<LayerProjections<T>> {
         Ok(LayerProjections {
             qkv: self.qkv.into_iter().map(&f).collect::<ops::Result<_>>()?,
@@ -28,20 +28,19 @@ impl<P> LayerProjections<P> {
         })
     }
 
-    /// Returns those that an adapter can apply to, each with its number, the same in every layer.
+    /// Returns the maps that an adapter can apply to, each with its number, which is the same in every layer.
     pub(super) fn numbered(self) -> impl Iterator<Item = (usize, P)> {
         let unit = self.unit.into_iter().flat_map(|unit| (4..).zip(unit.wide).chain([(6, unit.down)]));
         self.qkv.into_iter().enumerate().map(|(i, map)| (number_of_input(i), map)).chain([(3, self.o)]).chain(unit)
     }
 
-    /// Returns them in one list.
+    /// Returns the maps in one list.
     pub(super) fn all(self) -> impl Iterator<Item = P> {
         let (reading, behind, stacks) = self.in_order();
         reading.into_iter().chain(behind).chain(stacks)
     }
 
-    /// Splits them into those that read the layer's input, those after its attention that every row goes through, and those of
-    /// experts.
+    /// Splits the maps into those that read the layer's input, those after its attention that every row goes through, and those of experts.
     pub(super) fn in_order(self) -> (Vec<P>, Vec<P>, Vec<P>) {
         let mut behind = vec![self.o];
         behind.extend(self.unit.into_iter().flat_map(|unit| unit.wide.into_iter().chain([unit.down]).chain(unit.gate)));
@@ -54,13 +53,13 @@ impl<P> LayerProjections<P> {
     }
 }
 
-/// Returns the number of a projection before attention or a recurrence, whose fourth follows all other maps.
+/// Returns the number of a projection before attention or a recurrence. The fourth is numbered after all other maps.
 pub(super) fn number_of_input(i: usize) -> usize {
     if i < 3 { i } else { i + 4 }
 }
 
 impl<T> LayerWeights<T> {
-    /// Returns its linear maps.
+    /// Returns the layer's linear maps.
     pub(super) fn maps(&self) -> LayerProjections<&Linear<T>> {
         let Self { qkv, o, unit, experts, .. } = self;
         LayerProjections {

@@ -21,19 +21,19 @@ pub struct ModelFolder {
     base: PathBuf,
     architecture: Architecture,
     lora: Option<LoraSettings>,
-    /// Name and text of files that copies of the model replace.
+    /// Name and text of the files that replace the folder's own in copies of the model.
     replaced: Arc<[(&'static str, String)]>,
-    /// The padding token with which its value models are saved, if not the folder's.
+    /// Padding token with which value models are saved, if not the folder's.
     pad: Option<u32>,
     held: WeightStorage,
-    /// What its copies get beside the weights, if that is read already.
+    /// Companion files of copies, if already read.
     companions: Option<Arc<CompanionFiles>>,
-    /// The matrices whose values stay in memory, unless all do.
+    /// Names of the matrices whose values stay in memory; `None` for all.
     kept: Option<Arc<HashSet<String>>>,
 }
 
-/// Suffixes of the names of tensors without effect: tables that follow from the configuration, masks, and the head of a value
-/// model, which a policy does not use.
+/// Suffixes of the names of tensors without effect: tables computed from the configuration, masks, and the head of a value model, which a
+/// policy does not use.
 const UNUSED: [&str; 6] = [
     ".rotary_emb.inv_freq",
     ".attention.bias",
@@ -61,14 +61,14 @@ impl ModelFolder {
         Ok(Self { path, base, architecture, lora, replaced, pad: None, held, companions: None, kept: None })
     }
 
-    /// Returns this folder's model with the adapter in another folder, whatever base model that names.
+    /// Returns this folder's model with the adapter in another folder, whatever base model that adapter names.
     pub fn with_adapter_in(&self, path: &Path) -> Result<Self> {
         let (lora, modules, _) = peft::read_config(path)?;
         let lora = Some(modules.resolve(lora, &self.architecture)?);
         Ok(Self { path: path.to_owned(), lora, companions: None, ..self.clone() })
     }
 
-    /// Returns the same folder with all read that its copies get beside the weights, so that they can be written once it has gone.
+    /// Reads the companion files of copies now, so that copies can be written after the folder is gone.
     ///
     /// # Errors
     /// If a file is not a regular one, is too large, or can't be read.
@@ -77,42 +77,42 @@ impl ModelFolder {
         Ok(Self { companions, ..self })
     }
 
-    /// Returns what its copies get beside the weights.
+    /// Returns the companion files of copies.
     pub(super) fn companions(&self) -> Result<Arc<CompanionFiles>> {
         self.companions.clone().map_or_else(|| CompanionFiles::read(self.base(), self.path()).map(Arc::new), Ok)
     }
 
-    /// Returns the same folder; its copies get these files instead of its own: name and text.
+    /// Sets files, as name and text, that copies get instead of the folder's own.
     #[must_use]
     pub fn with_replaced_files(self, files: Vec<(&'static str, String)>) -> Self {
         Self { replaced: files.into(), ..self }
     }
 
-    /// Returns the same folder; its value models are saved with this padding token.
+    /// Sets the padding token with which value models are saved.
     #[must_use]
     pub fn with_pad_token(self, pad: Option<u32>) -> Self {
         Self { pad, ..self }
     }
 
-    /// Returns the same folder; its weights are held in this form from then on.
+    /// Sets the form in which weights are held in memory.
     #[must_use]
     pub fn with_weight_storage(self, held: WeightStorage) -> Self {
         Self { held, ..self }
     }
 
-    /// Returns the same folder; of its matrices, those of these names stay in memory: the others are read, checked, and freed
-    /// ([`ops::free_values`]). The embedding stays in any case, since an output matrix in the files is compared with it.
+    /// Sets the names of the matrices that stay in memory. Others are read, checked, and freed ([`ops::free_values`]). The embedding always
+    /// stays, since an output matrix in the files is compared with it.
     #[must_use]
     pub fn with_resident_matrices(self, names: HashSet<String>) -> Self {
         Self { kept: Some(names.into()), ..self }
     }
 
-    /// Returns the form in which its weights are held.
+    /// Returns the form in which weights are held in memory.
     pub fn weight_storage(&self) -> WeightStorage {
         self.held
     }
 
-    /// Returns the precision of all matrices in the base model's files, if it is the same.
+    /// Returns the precision of the matrices in the base model's files, if all have the same.
     ///
     /// # Errors
     /// If a file can't be read.
@@ -125,40 +125,40 @@ impl ModelFolder {
         self.pad
     }
 
-    /// Returns the files that its copies get instead of its own.
+    /// Returns the files that copies get instead of the folder's own.
     pub(super) fn replaced(&self) -> &[(&'static str, String)] {
         &self.replaced
     }
 
-    /// Returns its path.
+    /// Returns the folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the path of the adapter's base model; without an adapter, the same as [`ModelFolder::path`].
+    /// Returns the path of the adapter's base model. Without an adapter, this is [`ModelFolder::path`].
     pub fn base(&self) -> &Path {
         &self.base
     }
 
-    /// Returns the path of the tokenizer; an adapter's folder may lack it, then it is the base model's.
+    /// Returns the path of the tokenizer. If an adapter's folder lacks one, this is the base model's.
     pub fn tokenizer(&self) -> &Path {
         if self.path.join("tokenizer.json").exists() { &self.path } else { &self.base }
     }
 
-    /// Returns the settings of the adapter, if it holds one.
+    /// Returns the settings of the folder's adapter, if it has one.
     pub fn lora(&self) -> Option<LoraSettings> {
         self.lora
     }
 
-    /// Returns its sizes.
+    /// Returns the model's sizes.
     pub fn architecture(&self) -> &Architecture {
         &self.architecture
     }
 
-    /// Reads all weights (f32, f16 or bf16), as f32 unless they are held differently ([`ModelFolder::with_weight_storage`]).
+    /// Reads all weights (f32, f16 or bf16). They become f32 unless [`ModelFolder::with_weight_storage`] says otherwise.
     ///
     /// # Errors
-    /// If the files lack what `config.json` requires, or hold values that are not finite, or the model predicts no tokens.
+    /// If the files lack what `config.json` requires or hold values that are not finite, or the model does not predict tokens.
     pub fn decoder(&self) -> Result<Decoder> {
         self.check_predicts()?;
         self.decoder_over(self.decoder_of(SafetensorsReader::open_model(&self.base)?)?)
@@ -201,7 +201,7 @@ impl ModelFolder {
             Error::Weights { path: self.base.clone(), detail }
         };
         let names = architecture.family.description().names;
-        // All before the first is read.
+        // Checks all tensors before reading the first.
         for (name, shape) in architecture.parameters() {
             if !parameter_layouts::check(&shards, names, &name, &shape)? {
                 return Err(missing(&parameter_layouts::missing(&shards, names, &name, &shape)));
@@ -228,8 +228,8 @@ impl ModelFolder {
         Ok(Decoder::new(architecture.clone(), weights))
     }
 
-    /// Returns an error if the output matrix differs from the embedding although the configuration ties them: transformers would
-    /// use it.
+    /// Returns an error if the output matrix differs from the embedding although the configuration ties them. transformers would use the
+    /// matrix.
     fn check_tied(&self, shards: &mut SafetensorsReader, head: &str, embedding: &Tensor) -> Result<()> {
         let dtype = Some(WeightDtype::from_candle(embedding.dtype()));
         match shards.take_in(head, embedding.dims(), "tie_word_embeddings in config.json", dtype)? {
@@ -244,7 +244,7 @@ impl ModelFolder {
         }
     }
 
-    /// Adds a critic's head to a decoder: the one in a file, or one that values everything at zero if there is no such file.
+    /// Adds a critic's head to a decoder: the one in a file, or one with zero values if the file does not exist.
     ///
     /// # Errors
     /// If the file holds something else.

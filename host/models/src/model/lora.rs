@@ -4,15 +4,15 @@
 use super::stacks::ExpertStacks;
 use super::trained_modules::TrainedModules;
 
-/// Which biases of the base model are trained beside an adapter; `bias` in `peft`.
+/// Biases of the base model that are trained with an adapter; `bias` in `peft`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrainedBiases {
-    /// None of them.
+    /// No biases.
     #[default]
     None,
-    /// Those of the linear layers that have an adapter.
+    /// Biases of the linear layers that have an adapter.
     Adapted,
-    /// All of them, norms' too.
+    /// All biases, including those of norms.
     All,
 }
 
@@ -28,7 +28,7 @@ impl TrainedBiases {
         }
     }
 
-    /// Returns what a name of `peft` stands for.
+    /// Parses a name of `peft`.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|biases| biases.name() == name)
     }
@@ -37,30 +37,30 @@ impl TrainedBiases {
 /// Settings of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoraSettings {
-    /// Rank, at least 1; single modules may have another.
+    /// Rank, at least 1. Individual modules may have another.
     pub r: usize,
-    /// Numerator of the adapter's scale; single modules may have another.
+    /// Numerator of the adapter's scale. Individual modules may have another.
     pub alpha: f64,
     /// Whether the denominator is the square root of the rank (rsLoRA, arXiv 2312.03732) instead of the rank.
     pub use_rslora: bool,
-    /// Whether each output has a magnitude of its own (DoRA).
+    /// Whether each output has its own magnitude (DoRA).
     pub use_dora: bool,
     /// Dropout probability of the adapter's input in training.
     pub dropout: f64,
-    /// The modules that are trained whole beside it.
+    /// Modules that are fully trained with the adapter.
     pub trained_modules: TrainedModules,
-    /// The matrices of experts that it applies to.
+    /// Matrices of experts that the adapter applies to.
     pub stacks: ExpertStacks,
-    /// The biases that are trained beside it.
+    /// Biases that are trained with the adapter.
     pub biases: TrainedBiases,
     /// Whether `B` has a bias.
     pub b_bias: bool,
-    /// What else the adapter's folder has, which is applied but can't be trained.
+    /// Another setting of the adapter's folder that is applied but can't be trained.
     pub fixed: Option<&'static str>,
 }
 
 impl LoraSettings {
-    /// Creates plain settings.
+    /// Creates settings of a plain adapter.
     pub const fn new(r: usize, alpha: f64) -> Self {
         Self {
             r,
@@ -82,7 +82,7 @@ impl LoraSettings {
         plain(self) == plain(other)
     }
 
-    /// Returns the same settings for a value model, which has no output matrix.
+    /// Returns the settings for a value model, which has no output matrix.
     #[must_use]
     pub fn for_value_model(self) -> Self {
         Self { trained_modules: self.trained_modules.without_head(), ..self }

@@ -1,4 +1,4 @@
-//! Adapters with magnitudes (DoRA), as training and scoring apply them.
+//! Adapters with magnitudes (DoRA) in training and scoring.
 
 use super::backward::{GradientSlot, gradient_of_adapter};
 use super::masked_linear::MaskedLinear;
@@ -8,21 +8,21 @@ use crate::ops::{self, linear};
 use candle_core::Tensor;
 
 impl<'a> MaskedLinear<'a> {
-    /// Returns the magnitudes of its adapter, if it has any.
+    /// Returns the magnitudes of the map's adapter, if it has any.
     ///
     /// # Errors
-    /// If the pass has not computed the lengths that they replace.
+    /// If the pass has not computed the lengths that the magnitudes replace.
     pub(super) fn magnitude(&self) -> ops::Result<Option<Magnitude<'a>>> {
         let Some(values) = self.linear.adapter.as_ref().and_then(|adapter| adapter.magnitude.as_ref()) else { return Ok(None) };
         Ok(Some(Magnitude { values, lengths: self.lengths.ok_or_else(without_lengths)? }))
     }
 
-    /// Returns what the adapter reads in training, if that is not the whole input.
+    /// Returns the adapter's input after dropout in training; `None` without dropout.
     fn dropped(&self, x: &Tensor) -> ops::Result<Option<Tensor>> {
         self.mask.as_ref().map(|mask| mask.apply(x)).transpose()
     }
 
-    /// Computes the product with `V`, the weight with its adapter.
+    /// Computes the product with `V`, the weight with its adapter, before magnitudes.
     fn undirected(&self, x: &Tensor) -> ops::Result<Tensor> {
         let u = linear::forward(x, self.linear.matrix(), None, self.precision)?;
         if let Some(adapter) = self.adapter() {
@@ -81,7 +81,7 @@ mod tests {
     use crate::ops::magnitude;
     use candle_core::{Device, Var};
 
-    /// What a layer computes and the gradients of its input, `A`, `B` and the magnitudes.
+    /// Returns a layer's output, and the gradients of its input, `A`, `B` and the magnitudes.
     fn of_layer(p: f64, x: &Tensor, dy: &Tensor, linear: &Linear) -> (Tensor, [Tensor; 4]) {
         let rows: Vec<u64> = (0..x.dims()[0] as u64).collect();
         let adapter = linear.adapter.as_ref().unwrap();

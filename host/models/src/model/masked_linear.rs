@@ -1,4 +1,4 @@
-//! A linear map as training and scoring apply it: with dropout and magnitudes.
+//! Linear maps of training and scoring: with dropout and magnitudes.
 
 use super::layer::LinearMap;
 use super::layer_projections::{LayerProjections, number_of_input};
@@ -10,18 +10,18 @@ use crate::ops::low_rank::LowRankAdapter;
 use crate::ops::{self, Precision, linear};
 use candle_core::Tensor;
 
-/// A linear map as training and scoring apply it.
+/// A linear map of a training or scoring pass.
 pub(super) struct MaskedLinear<'a> {
     pub linear: &'a Linear,
-    /// The dropout of its adapter's input.
+    /// Dropout of the adapter's input.
     pub mask: Option<DropoutMask<'a>>,
-    /// The lengths of its rows with its adapter, if that has magnitudes.
+    /// Lengths of the rows of the weight with its adapter, if the adapter has magnitudes.
     pub lengths: Option<&'a Tensor>,
     pub precision: Precision,
 }
 
 impl<'a> MaskedLinear<'a> {
-    /// Returns the maps of layer `layer`; in the `last` one, some maps read only the rows that are needed.
+    /// Returns the maps of layer `layer`. In the `last` layer, some maps read only the rows that are needed.
     pub(super) fn for_layer(
         maps: LayerProjections<&'a Linear>,
         precision: Precision,
@@ -45,7 +45,7 @@ impl<'a> MaskedLinear<'a> {
                 down: with(unit.down, 6, true),
                 gate: unit.gate.map(|linear| Self { linear, mask: None, lengths: None, precision }),
             }),
-            // Their adapters have no dropout and no magnitudes.
+            // Adapters of experts have no dropout and no magnitudes.
             experts: maps.experts.map(|Experts { router, wide, down }| {
                 let [router, wide, down] =
                     [router, wide, down].map(|linear| Self { linear, mask: None, lengths: None, precision });
@@ -66,7 +66,7 @@ pub(super) fn missing() -> ops::Error {
 
 impl LinearMap for MaskedLinear<'_> {
     fn rounds(&self) -> bool {
-        // Dropped values and directions are computed in f32 first.
+        // Dropout and magnitudes are computed in f32 first.
         self.precision == Precision::Bf16 && self.mask.is_none() && self.lengths.is_none()
     }
 
@@ -84,7 +84,7 @@ impl LinearMap for MaskedLinear<'_> {
             }
         }
         let Some(first) = maps.first() else { return Ok(Vec::new()) };
-        // Beside the maps, their adapters read the same rows, except those that drop some of their values.
+        // Adapters read the same rows as their maps, except those with dropout.
         let adapters: Vec<_> = maps.iter().map(|map| map.adapter()).collect();
         let beside =
             |adapter: &Option<LowRankAdapter<'_>>, map: &Self| adapter.is_some() && map.mask.is_none() && x.device().is_cpu();

@@ -1,4 +1,4 @@
-//! How a layer mixes the values of a text's tokens: by attention, or by a recurrence that carries a state.
+//! Mixing of a text's tokens in a layer: attention, or a recurrence that carries a state.
 
 use super::Result;
 use crate::ops;
@@ -7,16 +7,16 @@ use crate::ops::gated_delta::{GatedDelta, GatedDeltaInputs};
 use crate::ops::sinks;
 use candle_core::{DType, Tensor};
 
-/// The result of attention.
+/// Result of attention.
 pub(super) struct AttentionOutput {
     /// The heads' outputs, `[N, H * C]`.
     pub out: Tensor,
-    /// The values that its gradient needs, if one will be computed.
+    /// Logarithms of the normalisers, which the gradient needs, if one will be computed.
     pub log_sum: Option<Tensor>,
 }
 
 impl AttentionOutput {
-    /// Creates it from the results of attention in a layer that may have sinks.
+    /// Creates the output of attention in a layer that may have sinks.
     pub(super) fn with_sinks(out: Tensor, log_sum: Tensor, logits: Option<&Tensor>) -> ops::Result<Self> {
         if let Some(logits) = logits {
             sinks::absorb(&out, &log_sum, logits)?;
@@ -25,9 +25,9 @@ impl AttentionOutput {
     }
 }
 
-/// Where tokens find those before them: in a forest, or in the caches of their sequences.
+/// Access to the earlier tokens of a text: in a forest, or in the caches of their sequences.
 pub(super) trait TokenMixer {
-    /// Has queries attend to keys and values.
+    /// Computes attention of queries over keys and values.
     fn attend(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<AttentionOutput>;
 
     /// Runs a gated short convolution over the rows of its projection, `[N, 3 D]`.
@@ -37,27 +37,27 @@ pub(super) trait TokenMixer {
     fn run_network(&mut self, inputs: GatedDeltaInputs<'_>, network: GatedDelta<'_>) -> Result<Tensor>;
 }
 
-/// What the gradient of a layer's attention or recurrence needs, besides the result.
+/// Activations that the gradient of a layer's attention or recurrence needs, besides the result.
 pub(super) enum MixerActivations {
-    /// Of attention.
+    /// Activations of attention.
     Attention(AttentionActivations),
-    /// Of a gated short convolution: the rows of its projection.
+    /// Rows of the projection of a gated short convolution.
     Convolution(Tensor),
-    /// Of a gated delta network: the rows of its projections.
+    /// Rows of the projections of a gated delta network.
     Network([Tensor; 4]),
 }
 
-/// What the gradient of attention needs.
+/// Activations that the gradient of attention needs.
 pub(super) struct AttentionActivations {
     /// Query and key heads as their norms read them, if the family has them.
     pub unnormed: Option<(Tensor, Tensor)>,
-    /// Query and key heads as attention reads them; not kept if they can be made of those before their norms
+    /// Query and key heads as attention reads them. Not stored if they can be computed from those before their norms
     /// ([`super::layer::DecoderLayer::placed`]).
     pub heads: Option<(Tensor, Tensor)>,
     pub v: Tensor,
     /// The logarithms of the normalisers, if a gradient will be computed.
     pub log_sum: Option<Tensor>,
-    /// The gates of the output, if there are any, and the output before them.
+    /// Gates of the output, if there are any, and the output before gating.
     pub gated: Option<(Tensor, Tensor)>,
 }
 
@@ -65,14 +65,14 @@ fn both(pair: Option<(Tensor, Tensor)>, to: impl Fn(Tensor) -> ops::Result<Tenso
     pair.map(|(q, k)| Ok((to(q)?, to(k)?))).transpose()
 }
 
-/// Applies a function to each of four.
+/// Applies a function to each of four tensors.
 pub(super) fn four<T>(all: [T; 4], f: impl Fn(T) -> ops::Result<Tensor>) -> ops::Result<[Tensor; 4]> {
     let [a, b, c, d] = all.map(f);
     Ok([a?, b?, c?, d?])
 }
 
 impl MixerActivations {
-    /// Leaves out what can be made of the rest.
+    /// Removes what can be recomputed from the rest.
     pub(super) fn reduced(self) -> Self {
         match self {
             Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated }) => {
@@ -83,7 +83,7 @@ impl MixerActivations {
         }
     }
 
-    /// Converts what operations read in f32 alone.
+    /// Converts to f32 what only f32 operations read.
     pub(super) fn in_f32(self) -> ops::Result<Self> {
         match self {
             Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated }) => {
@@ -108,7 +108,7 @@ impl MixerActivations {
                 })
             }
             Self::Convolution(joined) => Self::Convolution(to(joined)?),
-            // Not the few that decide how much of a state is left.
+            // The last two are small and determine how a state decays, so they are not rounded.
             Self::Network([rows, gates, b, a]) => Self::Network([to(rows)?, to(gates)?, b, a]),
         })
     }
@@ -148,7 +148,7 @@ impl MixerActivations {
         }
     }
 
-    /// Returns what attention kept.
+    /// Returns the activations of attention.
     pub(super) fn attention(&self) -> ops::Result<&AttentionActivations> {
         match self {
             Self::Attention(kept) => Ok(kept),
@@ -156,7 +156,7 @@ impl MixerActivations {
         }
     }
 
-    /// Returns what a convolution kept.
+    /// Returns the activations of a convolution.
     pub(super) fn convolution(&self) -> ops::Result<&Tensor> {
         match self {
             Self::Convolution(joined) => Ok(joined),
@@ -164,7 +164,7 @@ impl MixerActivations {
         }
     }
 
-    /// Returns what a gated delta network kept.
+    /// Returns the activations of a gated delta network.
     pub(super) fn network(&self) -> ops::Result<GatedDeltaInputs<'_>> {
         match self {
             Self::Network(inputs) => Ok(inputs.each_ref()),
@@ -182,7 +182,7 @@ impl AttentionActivations {
     }
 }
 
-/// Says that a layer's values are not those of its kind.
+/// Returns the error for activations of another kind of layer.
 pub(super) fn other_kind() -> ops::Error {
     ops::Error::Shape {
         op: "layer",

@@ -14,7 +14,7 @@ use crate::ops::{self, Forest, columns, output_gate, rope, sinks};
 use candle_core::Tensor;
 
 impl Decoder {
-    /// Returns the query and key heads of layer `i` as attention reads them, from what was kept of them.
+    /// Returns the query and key heads of layer `i` as attention reads them, from its activations.
     pub(super) fn heads<'p>(
         &self,
         i: usize,
@@ -31,7 +31,7 @@ impl Decoder {
         Ok((self.attended(q)?, self.attended(k)?))
     }
 
-    /// Returns the key heads alone.
+    /// Returns only the key heads.
     pub(super) fn keys<'p>(
         &self,
         i: usize,
@@ -44,7 +44,7 @@ impl Decoder {
         Ok(self.attended(layer.placed_one(self.in_f32(k)?, norm.as_ref(), positions)?)?)
     }
 
-    /// Takes the gradient of the result of attention or a recurrence and returns those of the results of its projections.
+    /// Returns the gradients of the projections' results, given that of the result of attention or a recurrence.
     pub(super) fn mixed_backward(
         &self,
         i: usize,
@@ -76,7 +76,7 @@ impl Decoder {
         Ok(vec![columns::join(&[&dq, &d_gate], &[a.heads.head_dim; 2])?, dk, dv])
     }
 
-    /// Takes the result of attention and its gradient, and returns those of query, key and value heads.
+    /// Returns the gradients of query, key and value heads, given the result of attention and its gradient.
     fn attention_backward(
         &self,
         i: usize,

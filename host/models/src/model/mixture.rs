@@ -1,4 +1,4 @@
-//! A mixture of experts: its sizes, its backward pass, and how evenly it is used.
+//! A mixture of experts: its sizes and how it routes tokens.
 
 use super::bounds::MOST_INTERMEDIATE;
 use super::families::Family;
@@ -19,17 +19,17 @@ pub struct Mixture {
     pub chosen: usize,
     /// Width of each expert, `I`.
     pub width: usize,
-    /// Whether the weights of a token's experts add up to one, instead of being the router's probabilities.
+    /// Whether the weights of a token's experts are normalised to sum to one, instead of being the router's probabilities.
     pub normalised: bool,
-    /// What the router's results become.
+    /// Function that turns the router's results into scores.
     pub scores: RouterScoring,
-    /// Number of groups of experts, and of those that a token's experts are in.
+    /// Number of groups of experts, and of groups from which a token's experts are chosen.
     pub groups: (usize, usize),
-    /// Factor of all weights.
+    /// Factor that multiplies all weights.
     pub factor: f64,
-    /// Whether weights apply to what experts read, instead of to what they return.
+    /// Whether weights apply to the experts' inputs instead of their outputs.
     pub weighs_inputs: bool,
-    /// Which layers have experts.
+    /// Whether each layer has experts.
     pub sparse: Vec<bool>,
     /// Width of the shared MLP that every token goes through, if there is one.
     pub shared: Option<usize>,
@@ -38,24 +38,24 @@ pub struct Mixture {
 }
 
 impl Mixture {
-    /// Returns how experts are chosen and weighed.
+    /// Returns the settings by which experts are chosen and weighted.
     pub(super) fn routing(&self) -> Routing {
         let Self { chosen, scores, normalised, groups, factor, .. } = *self;
         Routing { chosen, scores, normalised, factor: factor as f32, groups }
     }
 
-    /// Returns whether transformers has an auxiliary loss for such experts.
+    /// Returns whether transformers has an auxiliary loss for these experts.
     pub fn has_aux_loss(&self) -> bool {
         self.scores == RouterScoring::Softmax
     }
 
-    /// Returns the sorted rows that experts read, of the tokens' rows `h`.
+    /// Returns the sorted rows that experts read, given the tokens' rows `h`.
     pub(super) fn rows(&self, routes: &Routes, h: &Tensor) -> ops::Result<Tensor> {
         let rows = ops::gather_rows(h, routes.tokens())?;
         if self.weighs_inputs { routes.weighted(&rows) } else { Ok(rows) }
     }
 
-    /// Reads the sizes of experts; none for other families, and for models without experts.
+    /// Reads the sizes of experts; `None` for other families and for models without experts.
     pub(super) fn read(config: &ConfigObject, family: Family, layers: usize) -> std::result::Result<Option<Self>, String> {
         use Family::{Glm4Moe, GptOss, GraniteMoe, GraniteMoeShared, Llama4, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe};
         let (key, experts, chosen, coefficient) = match family {
@@ -79,9 +79,9 @@ impl Mixture {
             _ => true,
         };
         let given = config.number("router_aux_loss_coef")?;
-        // transformers has no such loss for it, whatever its configuration says.
+        // transformers has no such loss for this family, whatever the configuration says.
         let coefficient = given.filter(|_| family != Llama4).unwrap_or(coefficient);
-        // A run decides by router_aux_loss_coef, as in TRL.
+        // A run uses router_aux_loss_coef instead, as in TRL.
         config.flag("output_router_logits")?;
         let sparse = sparse(config, family, experts, layers)?;
         if !sparse.contains(&true) {
@@ -151,7 +151,7 @@ fn sparse(config: &ConfigObject, family: Family, experts: usize, layers: usize) 
     })
 }
 
-/// Reads the number of groups of experts, that of the groups that a token's experts are in, and the factor of weights.
+/// Reads the number of groups of experts, the number of groups from which a token's experts are chosen, and the factor of weights.
 fn grouping(config: &ConfigObject, experts: usize, chosen: usize) -> std::result::Result<((usize, usize), f64), String> {
     let groups = config.size("n_group", MOST_EXPERTS)?.unwrap_or(1);
     let kept = config.size("topk_group", MOST_EXPERTS)?.unwrap_or(1);
@@ -203,7 +203,7 @@ mod tests {
         let some = qwen(json!({ "decoder_sparse_step": 2, "mlp_only_layers": [3], "num_experts": 8, "norm_topk_prob": true }));
         assert_eq!(some.mixture.as_ref().unwrap().sparse, [false, true, false, false]);
         assert!(some.has_unit(0) && !some.has_unit(1));
-        // An adapter on a unit named as experts are would be one on the experts for peft.
+        // peft would apply an adapter on an MLP that is named like the experts to the experts.
         assert_eq!(some.modules(), ["q_proj", "k_proj", "v_proj", "o_proj"]);
         assert!(qwen(json!({ "num_experts": 0 })).mixture.is_none());
         let granite = read(json!({ "model_type": "granitemoeshared", "shared_intermediate_size": 32 }));

@@ -1,8 +1,7 @@
 //! The decoder: reads a model folder, computes hidden states and gradients.
 //!
 //! [`PolicyModel`] is the trainable view, and [`FrozenModel`] is the read-only view for generation and reference log-probabilities. A
-//! frozen view shares the policy's storage, so an optimizer step needs no weight transfer, and it has no method that changes a
-//! weight.
+//! frozen view shares the policy's storage, so an optimizer step needs no weight transfer. It has no method that changes a weight.
 
 mod adapter_dropout;
 mod adapter_reader;

@@ -1,6 +1,6 @@
 //! The names of the families' tensors.
 
-/// Names of a family's tensors, without `.weight` and `.bias`. Those of a layer follow its number.
+/// Names of a family's tensors, without `.weight` and `.bias`. Names within a layer follow its number.
 #[derive(Debug)]
 pub(super) struct TensorNames {
     pub embedding: &'static str,
@@ -10,16 +10,16 @@ pub(super) struct TensorNames {
     pub norm: &'static str,
     pub head: &'static str,
     pub attention: &'static AttentionNames,
-    /// Those of recurrent layers in the place of attention's, if the family has such layers.
+    /// Names of recurrent layers' parameters in place of attention's, if the family has such layers.
     pub recurrent: Option<&'static RecurrentNames>,
     /// Gate and up projections, one that joins them, or the only one.
     pub mlp: &'static [&'static str],
     pub down: &'static str,
-    /// Those of experts, if the family has them.
+    /// Names of experts' parameters, if the family has experts.
     pub experts: Option<&'static ExpertNames>,
     /// Norms before and after attention, and before and after the MLP.
     pub norms: [&'static str; 4],
-    /// Whether files have the matrices of layers transposed, `[in, out]`.
+    /// Whether files store the matrices of layers transposed, `[in, out]`.
     pub turned: bool,
 }
 
@@ -29,19 +29,19 @@ pub(super) struct AttentionNames {
     /// Query, key and value projections, or one that joins them.
     pub qkv: &'static [&'static str],
     pub o: &'static str,
-    /// The heads' sinks, if attention has some.
+    /// The heads' attention sinks, if the family has any.
     pub sinks: Option<&'static str>,
     /// Norms of query and key heads, if the family has them.
     pub norms: [&'static str; 2],
 }
 
-/// Names of what a recurrent layer has in the place of attention.
+/// Names of a recurrent layer's parameters in place of attention.
 #[derive(Debug)]
 pub(super) struct RecurrentNames {
-    /// Projections of what the recurrence reads.
+    /// Projections of the recurrence's inputs.
     pub inputs: &'static [&'static str],
     pub convolution: &'static str,
-    /// Parameters of a gated delta network, if it is one: `dt_bias`, `A_log` and the norm.
+    /// Parameters of a gated delta network: `dt_bias`, `A_log` and the norm. `None` for other recurrences.
     pub network: Option<[&'static str; 3]>,
     pub output: &'static str,
 }
@@ -57,24 +57,24 @@ impl TensorNames {
         self.recurrent.filter(|_| recurrent).map_or(self.attention.o, |names| names.output)
     }
 
-    /// Returns the names of the MLP that all tokens share in layers with experts, if they are not those of the others'.
+    /// Returns the names of the shared MLP in layers with experts, if they differ from those of other layers' MLPs.
     pub fn shared(&self) -> Option<&'static SharedNames> {
         self.experts.and_then(|experts| experts.shared)
     }
 
-    /// Returns the names of the wide maps and of the down projection of an MLP, in a layer with experts or without.
+    /// Returns the names of an MLP's gate and up projections and of its down projection, in a layer with or without experts.
     pub fn unit(&self, sparse: bool) -> (&'static [&'static str], &'static str) {
         self.shared().filter(|_| sparse).map_or((self.mlp, self.down), |shared| (shared.wide, shared.down))
     }
 }
 
-/// Names of the MLP that all tokens share in layers with experts.
+/// Names of the shared MLP, which all tokens pass through in layers with experts.
 #[derive(Debug)]
 pub(super) struct SharedNames {
     /// Gate and up projections.
     pub wide: &'static [&'static str],
     pub down: &'static str,
-    /// The map to the weight of its output, if that has one.
+    /// The map to the gate of the MLP's output, if it has one.
     pub gate: Option<&'static str>,
 }
 
@@ -87,32 +87,32 @@ pub(super) struct ExpertNames {
     pub wide: &'static str,
     /// All experts' down projections.
     pub down: &'static str,
-    /// What is added to the scores for the choice of experts, if the family has that. It is not trained.
+    /// The correction added to scores when choosing experts, if the family has one. It is not trained.
     pub correction: Option<&'static str>,
-    /// Those of the MLP that all tokens share in layers with experts, unless it has the names of the others'.
+    /// Names of the shared MLP in layers with experts, if they differ from those of other layers' MLPs.
     pub shared: Option<&'static SharedNames>,
-    /// How files store the projections, unless under the names above.
+    /// Layout of the projections in files.
     pub in_files: ExpertFileLayout,
 }
 
 impl ExpertNames {
-    /// Returns whether their projections and the router have biases.
+    /// Returns whether the experts' projections and the router have biases.
     pub fn have_biases(&self) -> bool {
         matches!(self.in_files, ExpertFileLayout::Crossed { alternating: true })
     }
 
-    /// Returns whether files have their matrices transposed.
+    /// Returns whether files store the experts' matrices transposed.
     pub fn are_crossed(&self) -> bool {
         matches!(self.in_files, ExpertFileLayout::Crossed { .. })
     }
 
-    /// Returns whether files have each expert by itself.
+    /// Returns whether files store each expert separately.
     pub fn are_apart(&self) -> bool {
         matches!(self.in_files, ExpertFileLayout::Each(..))
     }
 }
 
-/// How files store the projections of experts.
+/// Layout of experts' projections in files.
 #[derive(Debug)]
 pub(super) enum ExpertFileLayout {
     /// Each expert separately, under its number: gate, up and down projection.
@@ -148,17 +148,17 @@ pub(super) const LLAMA: TensorNames = TensorNames {
     turned: false,
 };
 
-/// Norms before and after attention and MLP.
+/// Names with norms before and after attention and MLP.
 pub(super) const GEMMA: TensorNames = TensorNames {
     norms: ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"],
     ..LLAMA
 };
 
-/// Norms after them only.
+/// Names with norms only after attention and MLP.
 pub(super) const OLMO: TensorNames =
     TensorNames { norms: ["", "post_attention_layernorm", "", "post_feedforward_layernorm"], ..LLAMA };
 
-/// One norm, before both.
+/// Names with one norm, before both attention and MLP.
 pub(super) const COHERE: TensorNames = TensorNames { norms: ["input_layernorm", "", "", ""], ..LLAMA };
 
 pub(super) const GLM: TensorNames = TensorNames {
@@ -289,7 +289,7 @@ pub(super) const MIXTRAL: TensorNames = TensorNames {
     ..LLAMA
 };
 
-/// The MLP is the one that a mixture's tokens share.
+/// Names for mixtures in which the MLP is shared by all tokens.
 pub(super) const GRANITE_MOE: TensorNames = TensorNames {
     mlp: &["shared_mlp.input_linear"],
     down: "shared_mlp.output_linear",

@@ -1,5 +1,5 @@
-//! How files store a decoder's parameters. Most are stored as they are used, under the same names. Those of experts are stacked
-//! in memory, but separate or differently named in most files; GPT-2's matrices are transposed.
+//! Layouts of a decoder's parameters in files. Most are stored as they are used, under the same names. Those of experts are stacked in
+//! memory, but separate or differently named in most files; GPT-2's matrices are transposed.
 
 use super::names::{ExpertFileLayout, ExpertNames, TensorNames};
 use super::shards::SafetensorsReader;
@@ -10,35 +10,35 @@ use crate::ops::mxfp4;
 use candle_core::{Device, Tensor};
 use std::path::Path;
 
-/// A way in which a file may store a parameter.
+/// Layout of a parameter in a file.
 enum ParameterLayout {
     /// Unchanged.
     Whole(String),
     /// A matrix, transposed.
     Turned(String),
-    /// For each expert, its parts, whose rows follow one another.
+    /// Parts of each expert, whose rows are concatenated.
     Each(Vec<Vec<String>>),
-    /// All experts' matrices, each transposed, or their biases. Of gate and up projections, the outputs alternate.
+    /// All experts' matrices, each transposed, or their biases. If `alternating`, the outputs of gate and up projections alternate.
     Crossed { name: String, alternating: bool },
-    /// All experts' matrices, not transposed, in MXFP4: the name of their blocks and of their exponents.
+    /// All experts' matrices in MXFP4, not transposed: the names of their blocks and their exponents.
     Packed { names: [String; 2], alternating: bool },
 }
 
 impl TensorNames {
-    /// Returns the name of the map that a parameter may belong to, if files may have it in a form that maps of experts have.
+    /// Returns the name of the map that a parameter may belong to, if files may store it in an experts' layout.
     fn of_experts<'a>(&self, name: &'a str) -> Option<&'a str> {
         let bias =
             || name.strip_suffix(".bias").filter(|map| !self.experts.is_some_and(|experts| map.ends_with(experts.router[0])));
         name.strip_suffix(".weight").or_else(bias)
     }
 
-    /// Returns whether this is the parameter of biases of experts.
+    /// Returns whether this is the parameter of experts' biases.
     fn is_bias_of_experts(&self, name: &str) -> bool {
         let part = |experts: &ExpertNames| experts.part_of(self.of_experts(name)?);
         name.ends_with(".bias") && self.experts.is_some_and(|experts| part(experts).is_some())
     }
 
-    /// Returns the ways in which a file may store the parameter of this name and shape, starting with the one used for writing.
+    /// Returns the possible layouts of the parameter of this name and shape in files, starting with the one used for writing.
     fn forms(&self, name: &str, shape: &[usize]) -> Vec<ParameterLayout> {
         let Some((experts, (layer, part))) =
             self.experts.and_then(|experts| Some((experts, experts.part_of(self.of_experts(name)?)?)))
@@ -62,7 +62,7 @@ impl TensorNames {
                 .map(|router| ParameterLayout::Whole(in_layer(router) + ".weight"))
                 .into();
         }
-        // Not a module's weight there.
+        // In files, this is not the weight of a module.
         let stacked = ParameterLayout::Whole(in_layer(if part == ExpertPart::Wide { experts.wide } else { experts.down }));
         let first = match &experts.in_files {
             ExpertFileLayout::Crossed { .. } => return vec![stacked],
@@ -94,7 +94,7 @@ enum ExpertPart {
 }
 
 impl ExpertNames {
-    /// Returns the layer and the part that a parameter belongs to, if it is one of experts.
+    /// Returns the layer and the part of a parameter of experts; `None` for other parameters.
     fn part_of<'a>(&self, name: &'a str) -> Option<(&'a str, ExpertPart)> {
         let all = [(self.router[0], ExpertPart::Router), (self.wide, ExpertPart::Wide), (self.down, ExpertPart::Down)];
         all.into_iter().find_map(|(own, part)| Some((name.strip_suffix(own)?.strip_suffix('.')?, part)))
@@ -102,7 +102,7 @@ impl ExpertNames {
 }
 
 impl ParameterLayout {
-    /// Returns the tensors of this form with their shapes.
+    /// Returns the tensors of this layout with their shapes.
     fn tensors(&self, shape: &[usize]) -> Vec<(&str, Vec<usize>)> {
         match self {
             Self::Crossed { name, .. } => match *shape {
@@ -124,7 +124,7 @@ impl ParameterLayout {
     }
 }
 
-/// Returns whether a model's files contain the parameter of this name.
+/// Returns whether a model's files have the parameter of this name.
 ///
 /// # Errors
 /// As [`SafetensorsReader::check`].
@@ -132,8 +132,8 @@ pub(super) fn check(shards: &SafetensorsReader, names: &TensorNames, name: &str,
     Ok(found(shards, names, name, shape)?.is_some())
 }
 
-/// Returns the name of a tensor that a model's files lack for the parameter of this name: of the form that they contain in part,
-/// or else of the usual one.
+/// Returns the name of a tensor that a model's files lack for the parameter of this name: in the layout of which they have a part, or else
+/// in the usual one.
 pub(super) fn missing(shards: &SafetensorsReader, names: &TensorNames, name: &str, shape: &[usize]) -> String {
     let forms = names.forms(name, shape);
     let held = |form: &&ParameterLayout| form.tensors(shape).iter().any(|(tensor, _)| shards.has(tensor));
@@ -158,10 +158,10 @@ fn found(shards: &SafetensorsReader, names: &TensorNames, name: &str, shape: &[u
     Ok(None)
 }
 
-/// What requires the shapes.
+/// Source of the shapes, for error messages.
 const BY: &str = "config.json";
 
-/// Takes the parameter of this name from a model's files in `folder`; none if they don't contain it.
+/// Takes the parameter of this name from a model's files in `folder`. Returns `None` if they lack it.
 ///
 /// # Errors
 /// As [`SafetensorsReader::take_in`].
@@ -171,7 +171,7 @@ pub(super) fn take(
     (name, shape): (&str, &[usize]),
     dtype: Option<WeightDtype>,
 ) -> Result<Option<Tensor>> {
-    // The products of experts read f32.
+    // Experts' products read f32.
     let dtype = if shape.len() > 2 || names.is_bias_of_experts(name) { Some(WeightDtype::F32) } else { dtype };
     let Some(form) = found(shards, names, name, shape)? else { return Ok(None) };
     let tensors = form.tensors(shape);
@@ -201,19 +201,19 @@ pub(super) fn take(
     Ok(Some(one.map_or_else(|| Tensor::cat(&parts, 0), Ok)?.reshape(shape)?))
 }
 
-/// Takes experts' matrices `[E, in, out]`, or biases `[E, out]`, to their form in memory, with all gates before all factors.
+/// Converts experts' matrices `[E, in, out]`, or biases `[E, out]`, to their layout in memory, with all gate rows before all up rows.
 fn uncrossed(t: &Tensor, alternating: bool) -> candle_core::Result<Tensor> {
     let t = if t.dims().len() == 3 { t.transpose(1, 2)?.contiguous()? } else { t.clone() };
     if alternating { gates_first(&t) } else { Ok(t) }
 }
 
-/// Puts all gates, of outputs that alternate, before all factors.
+/// Moves all gates of alternating outputs before all up outputs.
 fn gates_first(t: &Tensor) -> candle_core::Result<Tensor> {
     let (experts, outputs) = (t.dims()[0], t.dims()[1]);
     t.reshape((experts, outputs / 2, 2, ()))?.transpose(1, 2)?.contiguous()?.reshape(t.shape())
 }
 
-/// Takes experts' matrices or biases back to their form in files.
+/// Converts experts' matrices or biases to their layout in files.
 fn crossed(t: &Tensor, alternating: bool) -> candle_core::Result<Tensor> {
     let (experts, outputs) = (t.dims()[0], t.dims()[1]);
     let t = match alternating {
@@ -224,7 +224,7 @@ fn crossed(t: &Tensor, alternating: bool) -> candle_core::Result<Tensor> {
 }
 
 impl Weights {
-    /// Returns all parameters except an adapter's as files store them.
+    /// Returns all parameters except an adapter's in the layout of files.
     ///
     /// # Errors
     /// If a tensor can't be split.
@@ -232,8 +232,8 @@ impl Weights {
         self.some_in_files(|_| true)
     }
 
-    /// Returns the parameters that `which` selects by name, except an adapter's and a critic's head, as the files of the model, or of the
-    /// value model, store them.
+    /// Returns the parameters that `which` selects by name in the layout of the model's (or value model's) files. An adapter and a critic's
+    /// head are excluded.
     ///
     /// # Errors
     /// If a tensor can't be split.
@@ -251,7 +251,7 @@ impl Weights {
             match &form {
                 ParameterLayout::Whole(name) => all.push((name.clone(), t.clone())),
                 ParameterLayout::Turned(name) => all.push((name.clone(), t.t()?.contiguous()?)),
-                // Never the first form.
+                // This is never the first layout.
                 ParameterLayout::Packed { .. } => return Err(missing()),
                 ParameterLayout::Crossed { name, alternating } => all.push((name.clone(), crossed(t, *alternating)?)),
                 ParameterLayout::Each(_) => {

@@ -1,4 +1,4 @@
-//! Where a pass that learns is: what divides a model among processes has parameters and gradients there when they are needed.
+//! Progress of a training pass through the model. Sharding uses it to have parameters and gradients present when they are needed.
 
 use super::Result;
 
@@ -16,28 +16,29 @@ pub enum ModelPart {
 /// The direction of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassDirection {
-    /// From the tokens to what is predicted. It enters the bottom and the top together and leaves neither.
+    /// From tokens to predictions. The pass enters the bottom and the top together and leaves neither.
     Forward,
-    /// From derivatives to gradients. What is in no layer is entered as the top, and left as the top and, at last, as the bottom.
+    /// From derivatives to gradients. Parameters outside layers are entered as the top; they are left as the top and, at the end, as the
+    /// bottom.
     Backward,
 }
 
-/// Is called as a pass goes through a model.
+/// Callbacks of a pass through a model.
 pub trait PassObserver {
-    /// Called before a part is computed: its parameters and, going backward, the gradients that it adds to must be there.
+    /// Called before a part is computed. Its parameters must be present; in the backward pass, also the gradients that it adds to.
     ///
     /// # Errors
-    /// If they can't be.
+    /// If these can't be made present.
     fn enter(&self, direction: PassDirection, part: ModelPart) -> Result<()>;
 
-    /// Called once a part is computed: going backward, its gradients are complete.
+    /// Called after a part is computed. In the backward pass, its gradients are complete.
     ///
     /// # Errors
-    /// If what is done then fails.
+    /// If the observer's work fails.
     fn leave(&self, direction: PassDirection, part: ModelPart) -> Result<()>;
 }
 
-/// Watches nothing.
+/// An observer that does nothing.
 pub(super) struct NoObserver;
 
 impl PassObserver for NoObserver {

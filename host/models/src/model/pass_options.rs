@@ -1,4 +1,4 @@
-//! What a pass does besides computing hidden states.
+//! Options of a pass.
 
 use super::Weights;
 use super::adapter_dropout::Dropout;
@@ -9,23 +9,23 @@ use candle_core::Tensor;
 
 use super::embedding_noise::EmbeddingNoise;
 
-/// What a pass does besides computing hidden states.
+/// Options of a pass.
 pub(super) struct PassOptions {
-    /// Whether to keep only the layers' inputs for the backward pass, which computes the rest again.
+    /// Whether to store only the layers' inputs for the backward pass, which recomputes the rest.
     pub recompute: bool,
-    /// Whether to compute how evenly experts are used; then the last layer is computed for all positions.
+    /// Whether to measure how evenly experts are used. The last layer is then computed for all positions.
     pub balances: bool,
     pub dropout: Option<Dropout>,
     pub noise: Option<EmbeddingNoise>,
-    /// Of the weights at the time of the pass.
+    /// Lengths of the rows of the weights at the time of the pass, for magnitudes.
     pub lengths: Option<RowLengths>,
 }
 
-/// The lengths of the rows of all weights with their adapters, `[out]`: of each layer's maps, by their numbers.
+/// Lengths of the rows of all weights with their adapters, `[out]`, by layer and number of the map.
 pub(super) struct RowLengths(Vec<[Option<Tensor>; MAPS]>);
 
 impl RowLengths {
-    /// Computes those of the current weights; none if the adapter has no magnitudes.
+    /// Computes the lengths for the current weights; `None` if the adapter has no magnitudes.
     pub(super) fn from_weights(weights: &Weights) -> ops::Result<Option<Self>> {
         if !weights.lora.is_some_and(|lora| lora.use_dora) {
             return Ok(None);
@@ -45,7 +45,7 @@ impl RowLengths {
         Ok(Some(Self(all)))
     }
 
-    /// Returns those of a layer's map.
+    /// Returns the lengths for a layer's map.
     pub(super) fn get(&self, layer: usize, map: usize) -> Option<&Tensor> {
         self.0.get(layer)?.get(map)?.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Patterns of module names as `peft` matches them: the keys of `rank_pattern` and `alpha_pattern` in an adapter's settings.
+//! Patterns of module names, matched as in `peft`: the keys of `rank_pattern` and `alpha_pattern` in an adapter's settings.
 
 use super::json::ConfigObject;
 use super::lora::LoraSettings;
@@ -6,21 +6,21 @@ use crate::config::printable;
 use fancy_regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
-/// Maximum number of patterns of a kind, and of those that are more than names.
+/// Maximum number of patterns of one kind, and of those that are regular expressions.
 const MOST: usize = 1 << 16;
 const MOST_EXPRESSIONS: usize = 1000;
 
-/// Maximum length of an expression, in bytes.
+/// Maximum length of a regular expression, in bytes.
 const LONGEST: usize = 4096;
 
-/// Steps that matching one name may take, where an expression needs more than one pass.
+/// Maximum number of steps to match one name, for expressions that need more than one pass.
 const MOST_STEPS: usize = 100_000;
 
-/// What the end of a module's name has to be.
+/// A pattern for the end of a module's name.
 enum Pattern {
-    /// These names, separated by dots.
+    /// Names separated by dots.
     Name(String),
-    /// An expression.
+    /// A regular expression.
     Expression(Regex),
 }
 
@@ -48,7 +48,7 @@ impl Pattern {
     }
 }
 
-/// The modules whose rank, or whose `alpha`, is not the adapter's. The first pattern that matches a module counts.
+/// The modules whose rank or `alpha` differs from the adapter's. The first pattern that matches a module applies.
 #[derive(Default)]
 pub(super) struct Patterns {
     ranks: Vec<(Pattern, usize)>,
@@ -59,7 +59,7 @@ impl Patterns {
     /// Reads `rank_pattern` and `alpha_pattern`.
     ///
     /// # Errors
-    /// If a key is no expression, or a value no rank up to `most_rank` or no finite number.
+    /// If a key is not a valid expression, a rank is invalid or exceeds `most_rank`, or an `alpha` is not finite.
     pub(super) fn parse(config: &ConfigObject, most_rank: usize) -> Result<Self, String> {
         let rank = |value: &Value| value.as_u64().and_then(|r| usize::try_from(r).ok()).filter(|r| (1..=most_rank).contains(r));
         let alpha = |value: &Value| value.as_f64().filter(|alpha| alpha.is_finite());
@@ -123,8 +123,8 @@ fn read<T>(
     Ok(patterns)
 }
 
-/// Returns the patterns that give each of these modules its value, where that is not `usual`: a module's short name if all modules
-/// of that name have the same value, else its full name.
+/// Returns the patterns for the modules whose value is not `usual`: a module's short name if all modules of that name have the same value,
+/// else its full name.
 pub(super) fn written<T: Copy + PartialEq>(values: &[(String, T)], usual: T) -> Vec<(String, T)> {
     let short = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
     let mut patterns: Vec<(String, T)> = Vec::new();
@@ -154,7 +154,7 @@ mod tests {
         Ok(parsed(&json!({ "rank_pattern": patterns }))?.module_settings(LoraSettings::new(8, 16.0), module)?.r)
     }
 
-    /// As `re.match(rf"(.*\.)?({key})$", name)` does.
+    /// Matches as `re.match(rf"(.*\.)?({key})$", name)`.
     #[test]
     fn patterns_match_the_end_of_a_name_as_in_peft() {
         for (pattern, matches) in [

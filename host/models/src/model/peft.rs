@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Settings of `peft` that change an adapter's computation. Each is off if it is null, false, zero or empty.
+/// Settings of `peft` that change an adapter's computation and are not supported. Each is off if it is null, false, zero or empty.
 const UNSUPPORTED: [&str; 9] = [
     "alora_invocation_tokens",
     "arrow_config",
@@ -35,20 +35,20 @@ const UNSUPPORTED: [&str; 9] = [
 /// Modules that `peft` trains fully in addition to the adapter of a sequence classification model.
 const HEADS: [&str; 2] = ["classifier", "score"];
 
-/// Returns whether a folder holds an adapter rather than a model.
+/// Returns whether a folder has an adapter rather than a model.
 pub(super) fn is_adapter(folder: &Path) -> bool {
     folder.join(CONFIG).exists() && !folder.join("config.json").exists()
 }
 
-/// Reads an adapter's settings, the names of the modules that are trained whole beside it, and the folder of its base model.
+/// Reads an adapter's settings, the names of its fully trained modules, and the folder of its base model.
 ///
 /// # Errors
-/// If a setting would be computed differently here than by `peft`.
+/// If a setting would be computed differently than by `peft`.
 pub(super) fn read_config(folder: &Path) -> Result<(LoraSettings, PeftModules, PathBuf)> {
     let path = folder.join(CONFIG);
     let text = super::json::read_text(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
     let (lora, [names, parameters], base) = parse(&text).map_err(|detail| Error::Config { path: path.clone(), detail })?;
-    // Relative to the working directory, as in peft, or else to the adapter's folder.
+    // Resolves the path relative to the working directory, as in peft, or else to the adapter's folder.
     let beside = folder.join(&base);
     let base = if !Path::new(&base).exists() && beside.exists() { beside } else { base.into() };
     Ok((lora, PeftModules { names, parameters, path }, base))
@@ -58,15 +58,15 @@ pub(super) fn read_config(folder: &Path) -> Result<(LoraSettings, PeftModules, P
 pub(super) struct PeftModules {
     names: Vec<String>,
     parameters: Vec<String>,
-    /// The file that has them.
+    /// The file that lists the names.
     path: PathBuf,
 }
 
 impl PeftModules {
-    /// Returns the settings with the modules of the base model that they mean.
+    /// Returns the settings with the modules that the names match in the base model.
     ///
     /// # Errors
-    /// If one means none, or one that can't be trained whole.
+    /// If a name matches no module, or one that can't be fully trained.
     pub(super) fn resolve(self, lora: LoraSettings, a: &Architecture) -> Result<LoraSettings> {
         let whole = TrainedModules::from_names(self.names.iter().map(String::as_str), a);
         let refused = |key: &str, detail: String| Error::Config { path: self.path.clone(), detail: format!("{key}: {detail}") };
@@ -114,7 +114,7 @@ pub(super) fn parse(text: &str) -> std::result::Result<(LoraSettings, [Vec<Strin
     let biases = TrainedBiases::parse(bias).ok_or_else(wrong)?;
     Patterns::parse(&config, MOST_RANK)?;
     TrainedRows::parse(&config)?;
-    // Some of the others change the base model's weights too.
+    // Some of the other values change the base model's weights too.
     let begun = config.get("init_lora_weights").unwrap_or(&Value::Bool(true));
     if !begun.is_boolean() && !["gaussian", "orthogonal", "eva"].iter().any(|plain| begun == plain) {
         return Err(format!("init_lora_weights {} is not supported", printable(&begun.to_string(), 80)));
@@ -160,7 +160,7 @@ pub(super) fn read(folder: &Path, lora: LoraSettings, weights: Weights) -> Resul
         if lora.trained_modules.has(name, names) {
             return reader.needed(&names.in_adapter(name), shape, "modules_to_save").map(Some);
         }
-        // Without a bias of its own, an adapter's file leaves the model's, as in peft.
+        // If an adapter's file lacks the bias, the model's is kept, as in peft.
         reader.take(&bias_in_file(name, |module| wrapped.contains(module)), shape)
     })?;
     if adapted.value_head.is_some() {
@@ -172,7 +172,7 @@ pub(super) fn read(folder: &Path, lora: LoraSettings, weights: Weights) -> Resul
     }
 }
 
-/// Returns the name of a bias in an adapter's file: `peft` wraps the layers that it adapts.
+/// Returns the name of a bias in an adapter's file. `peft` wraps the layers that it adapts.
 fn bias_in_file(name: &str, is_wrapped: impl Fn(&str) -> bool) -> String {
     match name.strip_suffix(".bias").filter(|module| is_wrapped(module)) {
         Some(module) => format!("{module}.{BASE}.bias"),
@@ -180,7 +180,7 @@ fn bias_in_file(name: &str, is_wrapped: impl Fn(&str) -> bool) -> String {
     }
 }
 
-/// Describes a tensor that the settings give no meaning.
+/// Describes a tensor that no setting explains.
 fn unused(left: &str, adapted: &Weights) -> String {
     if left == format!("{PREFIX}{SCORE}") {
         return format!("{left} is a reward head: this is a reward model's adapter; use it with --reward-model");
@@ -201,13 +201,13 @@ fn unused(left: &str, adapted: &Weights) -> String {
     format!("{left} is not part of a linear layer of attention or of the gated MLP{experts}")
 }
 
-/// Reads the value head next to the adapter in `folder`, if there is one; `by` names what requires this shape.
+/// Reads the value head next to the adapter in `folder`, if there is one; `by` names the source of the shape.
 pub(super) fn read_head(folder: &Path, shape: &[usize], by: &str) -> Result<Option<Tensor>> {
     SafetensorsReader::open_file(&folder.join(TENSORS))?.take(&format!("{PREFIX}{SCORE}"), shape, by)
 }
 
-/// Returns the names of the adapted linear layers as `target_modules` lists them: short names if all layers
-/// of these names are.
+/// Returns the names of the adapted linear layers as `target_modules` lists them. A short name is used if all layers of that name are
+/// adapted.
 pub(super) fn targets(weights: &Weights) -> Vec<String> {
     let named = weights.named();
     let stacks = weights.lora.map_or(ExpertStacks::NONE, |lora| lora.stacks);
@@ -233,7 +233,7 @@ fn number(alpha: f64) -> Value {
     if alpha.fract() == 0.0 && alpha.abs() < 1e15 { json!(alpha as i64) } else { json!(alpha) }
 }
 
-/// Returns the patterns of the modules whose rank, or whose `alpha`, is not the adapter's.
+/// Returns the patterns of the modules whose rank or `alpha` differs from the adapter's.
 fn own_settings(weights: &Weights, lora: LoraSettings) -> (Value, Value) {
     let is_router = |module: &str| lora.stacks.is_router(module, weights.names);
     let name = |module: String| if is_router(&module) { module + ".weight" } else { module };
@@ -247,7 +247,8 @@ fn own_settings(weights: &Weights, lora: LoraSettings) -> (Value, Value) {
     (Value::Object(ranks), Value::Object(alphas))
 }
 
-/// Writes the adapter of the model in `base` into the existing folder `to`, for a value model with its head and the head's name.
+/// Writes an adapter into the existing folder `to`, with `base` as its base model. For a value model, also writes its head, under the given
+/// name.
 pub(super) fn write(weights: &Weights, lora: LoraSettings, base: &Path, head: Option<(&str, &Tensor)>, to: &Path) -> Result<()> {
     let file = to.join(TENSORS);
     let named = weights.named().into_iter();

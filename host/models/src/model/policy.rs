@@ -21,10 +21,10 @@ use std::borrow::Cow;
 #[derive(Debug)]
 pub struct PolicyModel {
     pub(super) decoder: Decoder,
-    /// The parameters in f32, if the decoder computes with rounded copies of them.
+    /// Parameters in f32, if the decoder computes with rounded copies.
     masters: Option<Weights>,
     pub(super) gradient_checkpointing: bool,
-    /// Whether passes compute how evenly experts are used.
+    /// Whether passes measure how evenly experts are used.
     balances: bool,
     /// `alpha` of the noise on embeddings.
     noise: f64,
@@ -42,43 +42,43 @@ pub struct PolicyPass<'a> {
     values: Option<Vec<f32>>,
     taught: Option<TeacherDivergence>,
     watch: &'a dyn PassObserver,
-    /// Operations of the pass that it continued.
+    /// Operations of the pass that this one continued.
     known_work: f64,
 }
 
-/// How a step learns from a pass.
+/// Options of a pass that a step learns from.
 #[derive(Clone, Copy)]
 pub struct LearningOptions<'a> {
-    /// What the random numbers of dropout and noise depend on; none for a pass without them.
+    /// Key of the random numbers of dropout and noise; `None` for a pass without either.
     pub key: Option<u64>,
-    /// Whether the loss may depend on log-probabilities. If not, the pass prepares nothing for that.
+    /// Whether the loss may depend on log-probabilities. If not, the pass prepares no gradient for them.
     pub by_logp: bool,
-    /// Who watches the pass, if anybody does.
+    /// Observer of the pass, if any.
     pub watch: Option<&'a dyn PassObserver>,
 }
 
 impl From<u64> for LearningOptions<'_> {
-    /// Learns from log-probabilities, among others.
+    /// Creates the options of a loss that may depend on log-probabilities.
     fn from(key: u64) -> Self {
         Self { key: Some(key), by_logp: true, watch: None }
     }
 }
 
-/// A loss's derivatives with respect to what a pass shows of each selected prediction; none where the loss does not depend on it.
+/// A loss's derivatives with respect to a pass's outputs for each selected prediction. `None` where the loss does not depend on the output.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Derivatives<'a> {
-    /// By log-probabilities.
+    /// With respect to log-probabilities.
     pub logp: Option<&'a [f32]>,
-    /// By entropies.
+    /// With respect to entropies.
     pub entropy: Option<&'a [f32]>,
-    /// By the critic's values.
+    /// With respect to the critic's values.
     pub values: Option<&'a [f32]>,
-    /// By divergences from a teacher.
+    /// With respect to divergences from a teacher.
     pub divergence: Option<&'a [f32]>,
 }
 
 impl<'a> Derivatives<'a> {
-    /// Returns those of a loss that depends on log-probabilities alone.
+    /// Creates the derivatives of a loss that depends only on log-probabilities.
     pub fn from_logp(logp: &'a [f32]) -> Self {
         Self { logp: Some(logp), ..Self::default() }
     }
@@ -90,8 +90,7 @@ impl PolicyModel {
         Self { decoder, masters: None, gradient_checkpointing: false, balances: false, noise: 0.0 }
     }
 
-    /// Moves the policy to another backend. If that computes in bf16, trained parameters are also kept in f32; those that never
-    /// change are not.
+    /// Moves the policy to another backend. If that computes in bf16, trained parameters are also stored in f32; frozen ones are not.
     pub fn on_backend(self, backend: &ComputeBackend) -> Result<Self> {
         backend.check(self.architecture(), self.weights().lora)?;
         let all = self.weights();
@@ -113,45 +112,45 @@ impl PolicyModel {
         Self { noise: alpha, ..self }
     }
 
-    /// Sets whether passes keep only the layers' inputs and recompute each layer in the backward pass. Results are bit-identical;
-    /// it is slower and uses less memory.
+    /// Sets whether passes store only the layers' inputs and recompute each layer in the backward pass. This is slower and uses less
+    /// memory; results are bit-identical.
     pub fn with_gradient_checkpointing(self, on: bool) -> Self {
         Self { gradient_checkpointing: on, ..self }
     }
 
-    /// Sets whether passes compute how evenly experts are used ([`PolicyPass::aux_loss`]). The last layer is then computed for all
-    /// positions. A model without experts is not changed.
+    /// Sets whether passes measure how evenly experts are used ([`PolicyPass::aux_loss`]). The last layer is then computed for all
+    /// positions. No effect on a model without experts.
     pub fn with_aux_loss(self, on: bool) -> Self {
         let balances = on && self.architecture().mixture.is_some();
         Self { balances, ..self }
     }
 
-    /// Returns whether training passes can continue the pass that a generation made over the prompts. They can't if they compute
-    /// prompts in another way: with dropout, noise or balanced experts, or without keeping them (gradient checkpointing).
+    /// Returns whether training passes can continue the pass that a generation made over the prompts. They can't if they compute prompts
+    /// differently (with dropout, noise or balanced experts) or don't store them (gradient checkpointing).
     pub fn continues_prompts(&self) -> bool {
         let plain =
             !self.gradient_checkpointing && self.noise == 0.0 && self.weights().lora.is_none_or(|lora| lora.dropout == 0.0);
-        // Elsewhere, a row's bits may depend on the number of rows.
+        // Otherwise, a row's bits may depend on the number of rows.
         let by_rows = self.device().is_cpu() && self.decoder.precision == Precision::Bf16 && ops::multiplies_bf16();
         plain && by_rows && self.architecture().mixture.is_none()
     }
 
-    /// Returns the view for generation. It shares the storage, so it always has the newest weights.
+    /// Returns the view for generation. It shares the policy's storage, so it always has the newest weights.
     pub fn frozen(&self) -> FrozenModel {
         FrozenModel::new(self.decoder.clone())
     }
 
-    /// Copies the current model for use as a reference: trained parameters are copied, the others share storage.
+    /// Copies the current model for use as a reference. Trained parameters are copied; the others share storage.
     pub fn frozen_copy(&self) -> Result<FrozenModel> {
         Ok(FrozenModel::new(Decoder { weights: self.decoder.weights.copied()?, ..self.decoder.clone() }))
     }
 
-    /// Returns the current weights, unaffected by later updates: trained parameters are copied to host memory.
+    /// Returns a copy of the current weights that later updates don't change. Trained parameters are copied to host memory.
     pub fn copied_weights(&self) -> Result<Weights> {
         self.weights_copied_where(|_| true)
     }
 
-    /// Returns the current weights; later updates don't affect those that `which` selects by name.
+    /// Returns the current weights. Those that `which` selects by name are not changed by later updates.
     pub fn weights_copied_where(&self, which: impl Fn(&str) -> bool) -> Result<Weights> {
         let all = self.weights();
         all.map(|name, t| Ok(if all.trains(&name) && which(&name) { ops::on_host(t)? } else { t.clone() }))
@@ -162,17 +161,17 @@ impl PolicyModel {
         self.masters.as_ref().unwrap_or(&self.decoder.weights)
     }
 
-    /// Returns its sizes.
+    /// Returns the model's sizes.
     pub fn architecture(&self) -> &Architecture {
         &self.decoder.architecture
     }
 
-    /// Returns where it computes.
+    /// Returns the device that the model computes on.
     pub fn device(&self) -> &Device {
         self.decoder.weights.embedding.device()
     }
 
-    /// Returns the precision of products: a device's, and on the CPU f32 or bf16, whatever weights are stored in.
+    /// Returns the precision of products: the device's, or on the CPU f32 or bf16, whatever precision weights are stored in.
     pub fn computes_in(&self) -> DType {
         match (self.device().is_cpu(), self.decoder.precision) {
             (false, _) => self.decoder.weights.embedding.dtype(),
@@ -209,8 +208,8 @@ impl PolicyModel {
         self.decoder.weights.zero_gradients()
     }
 
-    /// Computes log-probabilities (of logits divided by `temperature`) and entropies of the selected predictions, and keeps what
-    /// the backward pass needs.
+    /// Computes log-probabilities (of logits divided by `temperature`) and entropies of the selected predictions, and stores the
+    /// activations for the backward pass.
     ///
     /// # Errors
     /// If an operation fails, or a log-probability is not finite.
@@ -223,10 +222,10 @@ impl PolicyModel {
         self.forward_with(forest, selected, temperature, None, None)
     }
 
-    /// Computes log-probabilities and entropies for a step that learns from them: with the adapter's dropout and the noise on
-    /// embeddings, whose random numbers depend on a key, and with what makes the backward pass shorter. If the output matrix is
-    /// frozen and the loss turns out to depend on entropies or smoothed targets, the step takes longer. If the pass of all
-    /// prompts is `known` for the same weights, it is continued, with the same results.
+    /// Computes log-probabilities and entropies for a step that learns from them. Applies the adapter's dropout and the noise on
+    /// embeddings, whose random numbers depend on a key, and prepares gradients that shorten the backward pass. If the output matrix is
+    /// frozen and the loss turns out to depend on entropies or smoothed targets, the step takes longer. If `known`, a pass over all prompts
+    /// with the same weights, is given, it is continued, with the same results.
     ///
     /// # Errors
     /// As [`PolicyModel::forward`].
@@ -242,7 +241,7 @@ impl PolicyModel {
         self.forward_with(forest, selected, temperature, Some(learning.into()), known)
     }
 
-    /// Returns the options of a pass; without a key, there is no dropout and no noise.
+    /// Returns the options of a pass. Without a key, there is no dropout and no noise.
     pub(super) fn pass_options(&self, key: Option<u64>, forest: &Forest, rows: &[usize]) -> Result<PassOptions> {
         let p = self.weights().lora.map_or(0.0, |lora| lora.dropout);
         let dropout = key.and_then(|key| Dropout::new(p, key, forest, rows));
@@ -264,7 +263,7 @@ impl PolicyModel {
         let (known_work, (hidden, kept)) = match known.and_then(|known| Continuation::new(known, forest, &selected.rows)) {
             Some(rest) => {
                 tracing::debug!("continues the pass over {} of {} rows", forest.len() - rest.len(), forest.len());
-                // What does not depend on rows is done again.
+                // Work that does not depend on rows is repeated.
                 let work = |forest: &Forest| self.pass_cost(forest, 0).forward;
                 (work(&forest.roots()) - work(&Forest::new()), self.decoder.continued(forest, how, rest)?)
             }
@@ -292,7 +291,7 @@ impl PolicyPass<'_> {
         self.known_work
     }
 
-    /// Returns the bytes that are kept for the backward pass.
+    /// Returns the bytes stored for the backward pass.
     pub fn kept_bytes(&self) -> usize {
         self.kept.bytes()
     }
@@ -302,8 +301,8 @@ impl PolicyPass<'_> {
         self.values.as_deref()
     }
 
-    /// Replaces each log-probability with that of a smoothed target, of which this share is spread evenly over the vocabulary;
-    /// see [`logprob::smooth`].
+    /// Replaces each log-probability with that of a smoothed target, in which `share` is spread evenly over the vocabulary; see
+    /// [`logprob::smooth`].
     ///
     /// # Errors
     /// On a device.
@@ -314,10 +313,11 @@ impl PolicyPass<'_> {
         Ok(self)
     }
 
-    /// Compares each selected prediction's distribution over the whole vocabulary with a teacher's of the same tokens.
+    /// Computes the divergence of each selected prediction's distribution over the whole vocabulary from a teacher's for the same tokens.
     ///
     /// # Errors
-    /// If the teacher has another vocabulary, predictions are scored among some tokens alone, a divergence is not finite, or on a device.
+    /// If the teacher has another vocabulary, predictions are scored among some tokens only, a divergence is not finite, or the model is on
+    /// a device.
     pub fn with_teacher(mut self, teaching: TeacherPredictions) -> Result<Self> {
         if self.selected.restriction().is_some() {
             let detail = "predictions are scored among some tokens alone, and divergences among all".into();
@@ -327,7 +327,7 @@ impl PolicyPass<'_> {
         Ok(self)
     }
 
-    /// Returns the divergence from a teacher of each selected prediction, if there is one.
+    /// Returns each selected prediction's divergence from the teacher, if there is one.
     pub fn divergences(&self) -> Option<&[f32]> {
         self.taught.as_ref().map(|taught| taught.divergence.values())
     }
@@ -349,8 +349,8 @@ impl PolicyPass<'_> {
         Ok(squares::log_sum_squares(&self.hidden, self.policy.decoder.weights.output(), self.scale)?)
     }
 
-    /// Returns how unevenly experts were used: the auxiliary loss of their router, one for each chosen expert if all are used
-    /// alike. None unless [`PolicyModel::with_aux_loss`] is on.
+    /// Returns how unevenly experts were used: the auxiliary loss of their router, which is one per chosen expert if all are used equally.
+    /// `None` unless [`PolicyModel::with_aux_loss`] is on.
     pub fn aux_loss(&self) -> Option<f64> {
         self.kept.balance.as_ref().map(ExpertBalance::loss)
     }
@@ -366,7 +366,7 @@ impl PolicyPass<'_> {
     /// Adds the gradients of the trained parameters to `grads`, given the loss's derivatives.
     ///
     /// # Errors
-    /// If an operation fails, or who watches does.
+    /// If an operation or the observer fails.
     pub fn backward(self, by: Derivatives<'_>, grads: &Gradients) -> Result<()> {
         self.watch.enter(PassDirection::Backward, ModelPart::Top)?;
         let decoder = &self.policy.decoder;
@@ -376,14 +376,14 @@ impl PolicyPass<'_> {
         if let (Some(d_values), Some(head), Some(d_head)) = (by.values, &decoder.weights.value_head, &grads.value_head) {
             critic::backward(&self.hidden, head, d_values, &d_hidden, d_head)?;
         }
-        // The layers need the memory more.
+        // Frees memory that the layers need.
         drop((self.hidden, self.stats, self.taught));
         decoder.backward(self.kept, self.forest, &self.selected.rows, &d_hidden, grads, self.watch)?;
-        // So that what went wrong there, and the time that it took, is not the next phase's.
+        // Waits, so that errors and time of the device are not attributed to the next phase.
         Ok(ops::device::wait_for(&d_hidden)?)
     }
 
-    /// Returns the gradient of the hidden states by way of the output matrix, whose own is added to `d_output`.
+    /// Returns the gradient of the hidden states through the output matrix, and adds that of the output matrix to `d_output`.
     fn d_hidden(&self, by: Derivatives<'_>, d_output: Option<&Tensor>) -> Result<Tensor> {
         let of_divergence = match (&self.taught, by.divergence) {
             (Some(taught), Some(d)) => Some(taught.backward(self.predictions(), d, d_output)?),

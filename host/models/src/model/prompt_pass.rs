@@ -1,7 +1,7 @@
-//! Continues the forward pass of prompts that a generation made, with the same weights, in the training that follows it.
+//! Lets training continue the forward pass of prompts that a generation made with the same weights.
 //!
-//! On the CPU in bf16, a row's values do not depend on what else is computed, so a pass has the same bits whether its prompts are
-//! computed with it or were before.
+//! On the CPU in bf16, a row's values do not depend on what else is computed. So a pass is bit-identical whether its prompts are computed
+//! with it or earlier.
 
 use super::Result;
 use super::decoder::{Decoder, PassActivations, StoredActivations};
@@ -19,29 +19,30 @@ use candle_core::Tensor;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a training pass over the completions of some prompts needs of the prompts' own pass.
+/// The prompts' pass, as a training pass over their completions continues it.
 pub struct PromptPass {
     /// One segment for each prompt.
     prompts: Forest,
-    /// Rounded for the backward pass, except those of the last layer, after whose attention some rows are still to be computed.
+    /// Activations of each layer, rounded for the backward pass. Those of the last layer are not, since some rows after its attention are
+    /// still to be computed.
     layers: Vec<LayerActivations>,
 }
 
-/// The rest of a forest's pass, of which that of the prompts is known.
+/// The rest of a forest's pass whose prompts have been computed.
 pub(super) struct Continuation {
     prompts: Forest,
     layers: Vec<LayerActivations>,
     joins: RowSplices,
     /// The segments that continue the prompts.
     segments: Vec<usize>,
-    /// Their tokens, `[N']`.
+    /// Token ids of the segments, `[N']`.
     tokens: Vec<u32>,
-    /// The tokens' positions, `[N']`.
+    /// Positions of the tokens, `[N']`.
     positions: Vec<u32>,
 }
 
 impl PromptPass {
-    /// Creates it from what a pass over prompts kept of each layer ([`Decoder::known_of`]).
+    /// Creates the pass from the activations of each layer ([`Decoder::known_of`]).
     pub(super) fn new(prompts: Forest, layers: Vec<LayerActivations>) -> Self {
         Self { prompts, layers }
     }
@@ -53,8 +54,8 @@ impl PromptPass {
 }
 
 impl Continuation {
-    /// Prepares a pass over `forest` that computes the last layer for `rows`. None if one of the forest's prompts is not known, or a row
-    /// is needed for which the prompts' pass did not compute the last layer's attention: one that is not a prompt's last.
+    /// Prepares a pass over `forest` that computes the last layer for `rows`. Returns `None` if one of the forest's prompts has not been
+    /// computed, or if a row is needed whose attention in the last layer has not: a prompt's row that is not its last.
     pub(super) fn new(known: PromptPass, forest: &Forest, rows: &[usize]) -> Option<Self> {
         let (mut all, mut selected, mut segments) = (Splice::default(), Splice::default(), Vec::new());
         let (mut tokens, mut positions, mut places) = (Vec::new(), Vec::new(), Vec::with_capacity(forest.len()));
@@ -90,17 +91,17 @@ impl Continuation {
     }
 }
 
-/// Where the tokens after known prompts find those before them.
+/// Mixes the tokens after known prompts with the earlier ones.
 struct ContinuationMixer<'a> {
     joins: &'a RowSplices,
-    /// What the prompts' pass kept of the layer.
+    /// The layer's activations from the prompts' pass.
     mixed: &'a MixerActivations,
     /// The prompts' keys, if the layer attends.
     known_k: Option<Tensor>,
     forest: &'a Forest,
     segments: &'a [usize],
     attention: AttentionConfig,
-    /// The layer's sinks, if it has some.
+    /// The layer's attention sinks, if it has any.
     sinks: Option<&'a Tensor>,
 }
 
@@ -126,12 +127,12 @@ impl TokenMixer for ContinuationMixer<'_> {
 }
 
 impl Decoder {
-    /// Returns what [`PromptPass`] keeps of layer `i`.
+    /// Returns the part of layer `i`'s activations that [`PromptPass`] stores.
     pub(super) fn known_of(&self, i: usize, kept: LayerActivations) -> ops::Result<LayerActivations> {
         if i + 1 < self.weights.layers.len() { self.stored(kept) } else { Ok(kept.reduced()) }
     }
 
-    /// Runs the decoder on a forest like [`Decoder::forward`], from where the prompts' pass ended.
+    /// Runs the decoder on a forest like [`Decoder::forward`], starting where the prompts' pass ended.
     pub(super) fn continued(&self, forest: &Forest, how: PassOptions, from: Continuation) -> Result<(Tensor, PassActivations)> {
         let Continuation { prompts, layers: known, joins, segments, tokens, positions } = from;
         let joins = Arc::new(joins);

@@ -5,25 +5,24 @@ use super::families::Family;
 use super::json::ConfigObject;
 use crate::config::shortest;
 
-/// How attention scores depend on the position `p` of the query: they are multiplied by
-/// `1 + strength * ln(1 + floor((p + offset) / length))`.
+/// Scale of attention scores by the position `p` of the query: `1 + strength * ln(1 + floor((p + offset) / length))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueryScale {
     /// `llama_4_scaling_beta`, or `attn_scale` of Llama 4.
     pub strength: f32,
-    /// `original_max_position_embeddings`, or `floor_scale` of Llama 4: queries up to here are not scaled.
+    /// `original_max_position_embeddings`, or `floor_scale` of Llama 4. Queries up to this position are not scaled.
     pub length: usize,
     /// Position of the first token.
     pub offset: usize,
-    /// Whether it is for layers with a rotary embedding, or for those without.
+    /// Whether the scale applies to layers with a rotary embedding, or to those without.
     pub rotated: bool,
 }
 
 impl QueryScale {
-    /// Reads it from the parameters of the rotary embedding; none for families without one.
+    /// Reads the scale from the parameters of the rotary embedding; `None` for families without one.
     ///
     /// # Errors
-    /// If they lack it.
+    /// If the parameters lack it.
     pub(super) fn read(config: &ConfigObject, family: Family) -> Result<Option<Self>, String> {
         match family {
             Family::Llama4 => return Self::from_llama4_config(config),
@@ -53,7 +52,7 @@ impl QueryScale {
             return Err(format!("attn_scale {} must be between 0 and 1000", shortest(strength)));
         }
         let length = config.size("floor_scale", MOST_POSITIONS)?.unwrap_or(8192);
-        // Meta's own files have a number here.
+        // In Meta's own files, this is a number.
         let is_on = match config.get("attn_temperature_tuning") {
             Some(value) if value.is_u64() => value.as_u64() != Some(0),
             _ => config.flag("attn_temperature_tuning")?.unwrap_or(true),

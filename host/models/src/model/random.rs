@@ -10,10 +10,10 @@ use rayon::prelude::*;
 use serde_json::Value;
 use std::path::Path;
 
-/// The usual standard deviation of new weights, which transformers calls `initializer_range`.
+/// Standard deviation of new weights in transformers (`initializer_range`).
 pub(super) const DEVIATION: f64 = 0.02;
 
-/// The range of new rates of decay.
+/// Minimum of new decay rates.
 const SLOWEST: f32 = 0.01;
 const FASTEST: f32 = 16.0;
 
@@ -24,10 +24,10 @@ pub(super) struct NormalSampler {
     deviation: f64,
 }
 
-/// Numbers that a thread draws at a time.
+/// Number of values that a thread draws at a time.
 const AT_ONCE: usize = 1 << 16;
 
-/// 32-bit words of the generator that a number takes.
+/// Number of 32-bit words of the generator per value.
 const WORDS: u128 = 4;
 
 impl NormalSampler {
@@ -40,7 +40,7 @@ impl NormalSampler {
         self.fill_counted(values, |_| {});
     }
 
-    /// Sets all values as [`NormalSampler::fill`] does, and calls `count` with each number of them that are set.
+    /// Fills values like [`NormalSampler::fill`], and calls `count` with each number of values set.
     fn fill_counted(&mut self, values: &mut [f32], count: impl Fn(usize) + Sync) {
         let begin = self.rng.get_word_pos();
         values.par_chunks_mut(AT_ONCE).enumerate().for_each(|(chunk, values)| {
@@ -52,15 +52,15 @@ impl NormalSampler {
         self.rng.set_word_pos(begin + WORDS * values.len() as u128);
     }
 
-    /// Draws a number, after Box and Muller.
+    /// Draws a value by the Box-Muller transform.
     fn draw(&mut self) -> f64 {
         let mut uniform = || ((self.rng.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
         self.deviation * (-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()
     }
 }
 
-/// Draws weights from a normal distribution with the usual deviation; norms are one and biases zero. Of a gated delta network, `dt_bias`
-/// is one, and the rates of decay are spread evenly over the range from which transformers draws them.
+/// Draws weights from a normal distribution with the usual deviation; norms are one and biases zero. In a gated delta network, `dt_bias` is
+/// one, and decay rates are spread evenly over the range from which transformers draws them.
 pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
     let mut normal = NormalSampler::new(seed, DEVIATION);
     let numbers: usize = a.parameters().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
@@ -73,7 +73,7 @@ pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
             let detail = format!("not enough memory for {name} of shape {shape:?}; use smaller sizes");
             return Err(Error::Config { path: "config.json".into(), detail });
         }
-        // A norm's weight that counts from one is no bias, and begins as one.
+        // These start at one; a norm's weight stored as an offset from one is not among them.
         let of_network = [".dt_bias", ".A_log", ".linear_attn.norm.weight"].iter().any(|end| name.ends_with(end));
         let from_one = shape.len() == 1 && a.norm == NormKind::RmsFromOne && !of_network;
         let is_bias = name.ends_with("bias") && !of_network;

@@ -1,5 +1,5 @@
-//! The layers of a decoder that carry a state of fixed size instead of attending to all earlier tokens: gated short convolutions
-//! (LFM2), and gated delta networks (Qwen 3.5).
+//! Recurrent layers, which carry a state of fixed size instead of attending to all earlier tokens: gated short convolutions (LFM2), and
+//! gated delta networks (Qwen 3.5).
 
 use super::bounds::{MOST_INTERMEDIATE, MOST_LAYERS};
 use super::families::Family;
@@ -9,24 +9,24 @@ use crate::ops::DeltaHeads;
 
 const FULL: &str = "full_attention";
 
-/// Maximum number of heads of a kind, and maximum size of one.
+/// Maximum number of heads of each kind, and maximum head size.
 const MOST_HEADS: usize = 1 << 12;
 
-/// Maximum number of tokens that a convolution sums.
+/// Maximum width of a convolution, in tokens.
 const MOST_WIDTH: usize = 1 << 10;
 
-/// Which layers are recurrent, and their sizes.
+/// Recurrent layers of a decoder and their sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recurrence {
-    /// Whether each layer is one.
+    /// Whether each layer is recurrent.
     pub layers: Vec<bool>,
-    /// The number of tokens that a convolution sums.
+    /// Width of a convolution, in tokens.
     pub width: usize,
-    /// What those layers are.
+    /// Kind of the recurrent layers.
     pub kind: RecurrenceKind,
 }
 
-/// What recurrent layers are.
+/// A kind of recurrent layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecurrenceKind {
     /// Gated short convolutions.
@@ -38,7 +38,7 @@ pub enum RecurrenceKind {
     GatedDelta(DeltaHeads),
 }
 
-/// Returns the heads of gated delta networks.
+/// Reads the heads of gated delta networks.
 fn delta_heads(config: &ConfigObject) -> Result<DeltaHeads, String> {
     let size = |key: &str, default: usize| config.size(key, MOST_HEADS).map(|size| size.unwrap_or(default));
     let heads = DeltaHeads {
@@ -55,7 +55,7 @@ fn delta_heads(config: &ConfigObject) -> Result<DeltaHeads, String> {
 }
 
 impl Recurrence {
-    /// Reads it from a `config.json`; none if the family has no recurrent layers.
+    /// Reads the recurrent layers from a `config.json`; `None` if the family has none.
     pub(super) fn read(config: &ConfigObject, family: Family, layers: usize) -> Result<Option<Self>, String> {
         let recurrent = match family {
             Family::Lfm2 => "conv",
@@ -86,14 +86,14 @@ impl Recurrence {
         Ok(Some(Self { layers, width, kind: RecurrenceKind::Convolution { bias } }))
     }
 
-    /// Returns the windows and the RoPE of all layers: those that attend see everything, by the first RoPE.
+    /// Returns the windows and the RoPE of all layers. Attention layers have no window and the first RoPE.
     pub(super) fn kinds(&self) -> LayerKinds {
         let rotary = self.layers.iter().map(|recurrent| (!recurrent).then_some(0)).collect();
         LayerKinds { windows: vec![None; self.layers.len()], rotary }
     }
 }
 
-/// Returns the width of the MLP of an LFM2, which its configurations may give before they adjust it.
+/// Returns the width of an LFM2's MLP, which configurations may give before its adjustment.
 pub(super) fn adjusted_intermediate(config: &ConfigObject) -> Result<usize, String> {
     let (own, common) = (config.size("block_ff_dim", MOST_INTERMEDIATE)?, config.size("intermediate_size", MOST_INTERMEDIATE)?);
     let given = own.or(common).unwrap_or(12_288);
@@ -103,7 +103,7 @@ pub(super) fn adjusted_intermediate(config: &ConfigObject) -> Result<usize, Stri
         return Ok(given);
     }
     let two_thirds = 2 * given / 3;
-    // Null turns this off, and a missing key does not.
+    // Null turns the adjustment off; a missing key means the default.
     let adjusted = match factor.or((!config.has("block_ffn_dim_multiplier")).then_some(1.0)) {
         None => two_thirds,
         Some(factor) => ((factor * two_thirds as f64) as usize).next_multiple_of(multiple),
@@ -117,7 +117,7 @@ pub(super) fn adjusted_intermediate(config: &ConfigObject) -> Result<usize, Stri
     }
 }
 
-/// Returns whether the output matrix is the embedding, by a name of LFM2's own or by the common one.
+/// Returns whether the output matrix is tied to the embedding, by LFM2's own key or the common one.
 pub(super) fn tied(config: &ConfigObject, family: Family) -> Result<Option<bool>, String> {
     let (own, common) =
         (if family == Family::Lfm2 { config.flag("tie_embedding")? } else { None }, config.flag("tie_word_embeddings")?);

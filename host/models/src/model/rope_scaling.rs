@@ -13,18 +13,18 @@ const MOST_POSITIONS: usize = 1 << 24;
 /// A rotary embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
-    /// The base of its frequencies.
+    /// Base of the frequencies.
     pub theta: f64,
-    /// How they are scaled.
+    /// Scaling of the frequencies.
     pub scaling: RopeScaling,
-    /// Dimensions of a head that are rotated, the first ones.
+    /// Number of rotated dimensions of a head, counted from the first.
     pub dims: usize,
 }
 
-/// How frequencies are scaled beyond the model's original training length.
+/// Scaling of frequencies beyond the model's original training length.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all. This includes dynamic scaling, which has no effect up to the model's context length.
+    /// No scaling. This includes dynamic scaling, which has no effect up to the model's context length.
     None,
     /// All frequencies divided by a factor.
     Linear {
@@ -42,8 +42,8 @@ pub enum RopeScaling {
         /// Number of positions in the original training.
         original: f64,
     },
-    /// `YaRN` (Peng et al. 2023, arXiv 2309.00071): frequencies are divided beyond some number of rotations, with a linear
-    /// transition, and queries and keys are scaled.
+    /// `YaRN` (Peng et al. 2023, arXiv 2309.00071): frequencies below a number of rotations are divided, with a linear transition, and
+    /// queries and keys are scaled.
     Yarn {
         /// Divisor of the frequencies.
         factor: f64,
@@ -66,9 +66,9 @@ pub enum RopeScaling {
 /// The rotary embeddings in a `config.json`.
 #[derive(Debug, PartialEq)]
 pub(super) struct ModelRopes {
-    /// Of layers with full attention, or of all.
+    /// RoPE of layers with full attention, or of all layers.
     pub full: Rope,
-    /// Of layers with sliding windows, if separate.
+    /// RoPE of layers with sliding windows, if separate.
     pub sliding: Option<Rope>,
     /// Maximum number of positions for which the frequencies are valid, if fewer than the model's.
     pub limit: Option<usize>,
@@ -87,7 +87,7 @@ struct RopeDefaults {
     partial: f64,
 }
 
-/// Reads bases and scalings from a `config.json`; the error names the field.
+/// Reads bases and scalings from a `config.json`. The error names the field.
 pub(super) fn resolve(config: &ConfigObject, context: &RopeContext) -> Result<ModelRopes, String> {
     let (new, old) = (config.object("rope_parameters")?, config.object("rope_scaling")?);
     let scaling = old.as_ref().filter(|old| old.all().next().is_some());
@@ -133,7 +133,7 @@ pub(super) fn resolve(config: &ConfigObject, context: &RopeContext) -> Result<Mo
     agree(config, context, &full, (theta_key, partial_key))?;
     let sliding = match context.family {
         Family::Gemma3 => Some(plain(config.number("rope_local_base_freq")?.unwrap_or(1e4), context)?),
-        // transformers 5 gives layers with windows the default here, whatever rope_theta says.
+        // transformers 5 gives layers with windows the default in this case, whatever rope_theta is.
         Family::Olmo3 if full.theta != described.theta => {
             return Err(format!(
                 "rope_theta is {}; use rope_parameters, which set it for both kinds of layers",
@@ -146,8 +146,8 @@ pub(super) fn resolve(config: &ConfigObject, context: &RopeContext) -> Result<Mo
     Ok(ModelRopes { full, sliding, limit })
 }
 
-/// Returns an error if another name of the base, or of the rotated part of a head, has a different value. transformers 4 writes
-/// two names of each, and no version of it reads the second.
+/// Returns an error if another key of the base, or of the rotated part of a head, has a different value. transformers 4 writes two keys for
+/// each, and no version of it reads the second.
 fn agree(
     config: &ConfigObject,
     context: &RopeContext,
@@ -203,7 +203,7 @@ fn plain(theta: f64, context: &RopeContext) -> Result<Rope, String> {
     one(&ConfigObject::default(), "rope_local_base_freq", &none, None, context).map(|(rope, _)| rope)
 }
 
-/// Reads one object of parameters; returns the embedding and the maximum number of positions, if there is such a limit.
+/// Reads one object of parameters. Returns the embedding and the maximum number of positions, if limited.
 fn one(
     p: &ConfigObject,
     key: &str,
@@ -253,7 +253,7 @@ fn one(
         }
     };
     if context.family == Family::Qwen3_5 {
-        // Sections differ only in the positions of images.
+        // Sections only affect the positions of images.
         let _ = (p.get("mrope_section"), p.get("mrope_interleaved"));
     }
     if let Some((unknown, _)) = p.unread().next() {
@@ -269,9 +269,9 @@ fn one(
     Ok((rope, limit))
 }
 
-/// Returns what Hunyuan's `alpha` multiplies the base by, and reads what Ministral 3 keeps here for other purposes.
+/// Returns the factor by which Hunyuan's `alpha` multiplies the base. Also reads the keys that Ministral 3 stores here for other purposes.
 fn alpha(p: &ConfigObject, context: &RopeContext) -> Result<Option<f64>, String> {
-    // Read, as transformers does, by the type and without effect beside `alpha`; or by `QueryScale`.
+    // These keys are read by transformers but have no effect with `alpha`, or are used by `QueryScale`.
     let unused: &[&str] = match context.family {
         Family::HunyuanV1Dense => &["beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim"],
         Family::Ministral3 => &["llama_4_scaling_beta", "max_position_embeddings"],
@@ -318,7 +318,7 @@ struct Rotations {
     theta: f64,
     /// Number of rotated dimensions of a head.
     dims: usize,
-    /// Length of the texts that the model was trained on at first.
+    /// Length of the texts in the model's original training.
     original: f64,
 }
 
@@ -348,8 +348,8 @@ fn yarn(p: &ConfigObject, key: &str, of: Rotations) -> Result<RopeScaling, Strin
     Ok(RopeScaling::Yarn { factor, original, ramp, attention_factor })
 }
 
-/// Reads LongRoPE's parameters: those for texts up to the original length. Longer texts have different divisors at every
-/// position, so a prompt's keys would depend on how long its completions become.
+/// Reads LongRoPE's parameters for texts up to the original length. Longer texts have different divisors at every position, so a prompt's
+/// keys would depend on the length of its completions.
 fn long(p: &ConfigObject, key: &str, dims: usize, (original, positions): (usize, usize)) -> Result<RopeScaling, String> {
     let inside = |e: String| format!("{key}: {e}");
     let factors = |name: &str| {
@@ -427,7 +427,7 @@ mod tests {
         let (plain, scaled) = (frequencies(RopeScaling::None), frequencies(scaling));
         assert_eq!(plain[0], scaled[0], "a wave of 6.3 is shorter than 32 / 4");
         assert!((scaled[7] - plain[7] / 8.0).abs() < 1e-9, "the longest wave is divided by the factor");
-        // The second wave, 19.87 positions, lies between 8 and 32.
+        // The second wavelength, 19.87 positions, lies between 8 and 32.
         let smooth = (32.0 / (TAU / f64::from(plain[1])) - 1.0) / 3.0;
         let want = f64::from(plain[1]) * ((1.0 - smooth) / 8.0 + smooth);
         assert!((f64::from(scaled[1]) - want).abs() < 1e-6);
@@ -472,7 +472,7 @@ mod tests {
         let equal = r#"{"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4,
             "original_max_position_embeddings": 32}}"#;
         assert!(parsed(equal).unwrap_err().contains("high_freq_factor"));
-        // Up to the context's length, dynamic scaling is none.
+        // Dynamic scaling has no effect up to the context's length.
         let dynamic = parsed(r#"{"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}"#).unwrap();
         assert_eq!(dynamic.full.scaling, RopeScaling::None);
     }

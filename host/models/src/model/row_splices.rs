@@ -1,23 +1,23 @@
-//! Rows of two passes, put together for their gradient.
+//! Joins rows of two passes for their gradient.
 
 use super::layer::{GateUpActivations, LayerActivations};
 use crate::ops;
 use crate::ops::splice::Splice;
 use candle_core::Tensor;
 
-/// Where rows come from: from the prompts' pass or from the one that continues it.
+/// The source of each row: the prompts' pass or its continuation.
 pub(super) struct RowSplices {
     /// All rows of the forest.
     pub(super) all: Splice,
-    /// Those that the last layer computes after its attention.
+    /// Rows that the last layer computes after its attention.
     pub(super) selected: Splice,
 }
 
 impl RowSplices {
-    /// Returns all that a layer's gradient needs, from what the prompts' pass and its continuation kept.
+    /// Joins the activations of the prompts' pass and of its continuation.
     pub(super) fn joined(&self, [known, new]: [LayerActivations; 2], last: bool) -> ops::Result<LayerActivations> {
         let all = |known: &Tensor, new: &Tensor| self.all.forward(known, new);
-        // After its attention, the last layer was computed for all of its rows by the continuation.
+        // The continuation computed all rows of the last layer after its attention.
         let behind = |known: &Tensor, new: &Tensor| if last { Ok(new.clone()) } else { all(known, new) };
         let both = |known: &Option<Tensor>, new: &Option<Tensor>| {
             known.as_ref().zip(new.as_ref()).map(|(known, new)| behind(known, new)).transpose()

@@ -10,9 +10,9 @@ use crate::ops;
 use candle_core::Tensor;
 use std::path::Path;
 
-/// Writes `model.safetensors` in f32, the source's `config.json` with a matching dtype, and the tokenizer's files into the
-/// existing folder `to`. For a model with an adapter, writes the adapter instead of the first two. A value model becomes one for
-/// sequence classification. A critic's head is left out.
+/// Writes `model.safetensors` in f32, the source's `config.json` with a matching dtype, and the tokenizer's files into the existing folder
+/// `to`. For a model with an adapter, writes the adapter instead of the first two. A value model is saved for sequence classification. A
+/// critic's head is omitted.
 pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
     let companions = source.companions()?;
     match weights.lora {
@@ -29,10 +29,10 @@ pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
     write_companions(&companions, source, to)
 }
 
-/// Writes what [`save`] writes for a model without an adapter, except the weights, of which only the shapes are read.
+/// Writes the files that [`save`] writes for a model without an adapter, except the weights. Only the weights' shapes are read.
 ///
 /// # Errors
-/// If something can't be read or written.
+/// If a file can't be read or written.
 pub fn describe(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
     let companions = source.companions()?;
     write_config(source, &companions, to, WeightDtype::F32, |config| match weights.is_value_model() {
@@ -42,7 +42,7 @@ pub fn describe(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()
     write_companions(&companions, source, to)
 }
 
-/// Writes the files beside a model's weights, and those that replace any.
+/// Writes the companion files of a model's weights and their replacements.
 fn write_companions(companions: &CompanionFiles, source: &ModelFolder, to: &Path) -> Result<()> {
     companions.write(to, source.replaced())?;
     for (name, text) in source.replaced() {
@@ -51,10 +51,10 @@ fn write_companions(companions: &CompanionFiles, source: &ModelFolder, to: &Path
     Ok(())
 }
 
-/// Writes a model, or a reward model, into the existing folder `to` with its weights rounded to a precision; an adapter is merged in.
+/// Writes a model or a reward model into the existing folder `to`, with its weights rounded to a precision and an adapter merged in.
 ///
 /// # Errors
-/// If a weight does not fit that precision, or something can't be read or written.
+/// If a weight does not fit the precision, or a file can't be read or written.
 pub fn export(source: &ModelFolder, to: &Path, dtype: WeightDtype) -> Result<()> {
     let weights = merged(source)?;
     let rounded = |(name, tensor): (String, Tensor)| {
@@ -76,7 +76,7 @@ pub fn export(source: &ModelFolder, to: &Path, dtype: WeightDtype) -> Result<()>
     write_companions(&companions, source, to)
 }
 
-/// Returns the weights of a model, or of a reward model, with an adapter merged in.
+/// Returns the weights of a model or a reward model with its adapter merged in.
 fn merged(source: &ModelFolder) -> Result<Weights> {
     let decoder = match source.value_head()? {
         Some(_) => source.value_model_over(source.trunk()?, ValueHeadInit::Zero)?,
@@ -86,7 +86,7 @@ fn merged(source: &ModelFolder) -> Result<Weights> {
     if source.lora().is_none() {
         return Ok(merged);
     }
-    // Values of an adapter may be finite where those of their product are not.
+    // An adapter's values may be finite where those of their product are not.
     for (name, tensor) in merged.in_files()? {
         if !ops::all_finite(&tensor)? {
             return Err(Error::OutOfRange {
@@ -99,12 +99,12 @@ fn merged(source: &ModelFolder) -> Result<Weights> {
     Ok(merged)
 }
 
-/// Writes the model of an adapter's folder, with the adapter merged in, into the existing folder `to`.
+/// Merges an adapter into its base model and writes the result into the existing folder `to`.
 pub fn merge(adapter: &ModelFolder, to: &Path) -> Result<()> {
     save(&merged(adapter)?, adapter, to)
 }
 
-/// Says in a configuration that the output matrix is not the embedding, if an adapter's modules have parted them.
+/// Marks the output matrix as untied in a configuration, if an adapter trained it or the embedding separately.
 fn untie(config: &mut serde_json::Value, weights: &Weights, source: &ModelFolder) {
     if source.architecture().tied && weights.head.is_some() {
         config["tie_word_embeddings"] = false.into();

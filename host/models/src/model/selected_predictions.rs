@@ -1,19 +1,18 @@
-//! Log-probabilities of selected tokens.
+//! Predictions whose log-probabilities are computed.
 
 use super::{Error, Result};
 use crate::ops::Forest;
 use crate::ops::logprob::TokenStats;
 use crate::ops::support::Restriction;
 
-/// The predictions of a forest that a loss uses: for each, the packed position of the predicting hidden state, and the actual
-/// token.
+/// The predictions of a forest that a loss uses, each with the packed position of the predicting hidden state and the actual token.
 #[derive(Clone, Debug, Default)]
 pub struct SelectedPredictions {
     /// Packed positions, `[M]`.
     pub rows: Vec<usize>,
     /// Token ids, `[M]`.
     pub targets: Vec<u32>,
-    /// The tokens that they are scored among, if not the whole vocabulary.
+    /// Tokens among which the targets are scored, if not the whole vocabulary.
     pub restriction: Restriction,
 }
 
@@ -22,13 +21,13 @@ impl SelectedPredictions {
     pub fn push_segment(&mut self, forest: &Forest, segment: usize) {
         let rows = forest.predictors(segment);
         let range = forest.segments()[segment].range();
-        // Without a prefix nothing predicts the first token.
+        // Without a prefix, nothing predicts the first token.
         let first = range.len() - rows.len();
         self.targets.extend_from_slice(&forest.tokens()[range][first..]);
         self.rows.extend(rows);
     }
 
-    /// Returns the tokens that predictions are scored among; none for the whole vocabulary.
+    /// Returns the tokens among which the targets are scored; `None` for the whole vocabulary.
     pub(super) fn restriction(&self) -> Option<&Restriction> {
         Some(&self.restriction).filter(|restriction| !restriction.is_empty())
     }
@@ -38,7 +37,7 @@ impl SelectedPredictions {
         self.rows.len()
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no predictions.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

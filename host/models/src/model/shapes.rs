@@ -41,7 +41,7 @@ fn head_norms(a: &Architecture) -> Option<(Vec<usize>, Vec<usize>)> {
     }
 }
 
-/// Returns the shape of every parameter, with the layers' linear maps quantized or not; routers and experts are not.
+/// Returns the shape of every parameter. The layers' linear maps may be quantized; routers and experts are not.
 fn shapes(a: &Architecture, scheme: Option<QuantizationScheme>) -> Weights<Vec<usize>> {
     let (d, names) = (a.hidden_size, a.family.description().names);
     let linear = |out: usize, input: usize, bias: bool| linear(scheme, out, input, bias);
@@ -103,7 +103,7 @@ impl Architecture {
         shapes(self, None).named().into_iter().map(|(name, shape)| (name, shape.clone())).collect()
     }
 
-    /// Returns the names of the weights that are quantized where any are.
+    /// Returns the names of the weights that quantization applies to.
     pub(super) fn quantizable(&self) -> Vec<String> {
         let shapes = shapes(self, Some(QuantizationScheme::Int8));
         shapes.named().iter().filter_map(|(name, _)| name.strip_suffix(SCALES).map(str::to_owned)).collect()
@@ -116,8 +116,8 @@ impl Weights {
         Self::build_in(a, None, make)
     }
 
-    /// Builds the weights of layers whose linear maps may be quantized: their codes are asked for under the weight's name,
-    /// directly before their scales.
+    /// Builds the weights of layers whose linear maps may be quantized. Calls `make` for a weight's codes under the weight's name, directly
+    /// before its scales.
     pub(super) fn build_in(
         a: &Architecture,
         scheme: Option<QuantizationScheme>,

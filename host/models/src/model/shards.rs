@@ -1,4 +1,4 @@
-//! Reads safetensors files tensor by tensor. A header is checked against the file and the request before any memory is allocated.
+//! Reads safetensors files tensor by tensor. A header is checked against the file and the request before memory is allocated.
 
 use super::json::read_text;
 use super::{Error, Result, WeightDtype as Precision};
@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
-/// Bytes of a name that an error repeats.
+/// Maximum number of bytes of a name that an error quotes.
 const SHOWN: usize = 200;
 
 /// Files of a model or an adapter, and their tensors that have not been taken yet.
@@ -22,7 +22,7 @@ pub(super) struct SafetensorsReader {
     files: Vec<SafetensorsFile>,
     /// The file and header entry of each tensor, by name.
     tensors: HashMap<String, (usize, TensorInfo)>,
-    /// Counts the bytes of those that are taken.
+    /// Counts the bytes of taken tensors.
     task: Option<ProgressTask>,
 }
 
@@ -43,7 +43,7 @@ impl SafetensorsReader {
         Self { files: Vec::new(), tensors: HashMap::new(), task: None }
     }
 
-    /// Counts the bytes of the tensors that are taken from now on, until this is dropped.
+    /// Counts the bytes of tensors that are taken from now on, until the reader is dropped.
     pub(super) fn counted_by(self, task: ProgressTask) -> Self {
         let bytes = self.tensors.values().map(|(_, info)| (info.data_offsets.1 - info.data_offsets.0) as u64);
         let task = task.with_total(bytes.sum::<u64>(), ProgressUnit::Bytes);
@@ -61,11 +61,11 @@ impl SafetensorsReader {
         Ok(this)
     }
 
-    /// Opens the files of a model's folder: one file or, without that, several with an index. As in transformers, an index is not
-    /// needed if there is one file; but it must make sense.
+    /// Opens the files of a model's folder: one file, or several with an index. As in transformers, a single file needs no index, but one
+    /// that is present must be valid.
     ///
     /// # Errors
-    /// If a file is missing, not a regular file, damaged, or outside the folder according to the index, or if two have a tensor of
+    /// If a file is missing, not a regular file, damaged, or outside the folder according to the index, or if two files have a tensor of
     /// the same name.
     pub(super) fn open_model(folder: &Path) -> Result<Self> {
         let (index, single) = (folder.join("model.safetensors.index.json"), folder.join("model.safetensors"));
@@ -101,7 +101,7 @@ impl SafetensorsReader {
                 Error::Weights { path: path.to_owned(), detail: format!("not a readable safetensors file: {detail}") }
             }
         })?;
-        // A file holds tied weights under one name or under several, but no two files hold the same name.
+        // Within a file, tied weights may have one name or several; no two files may have the same name.
         if let Some(name) = header.offset_keys().into_iter().find(|name| self.tensors.contains_key(name)) {
             let first = self.tensors.get(&name).map(|(file, _)| printable_path(&self.files[*file].path)).unwrap_or_default();
             let name = printable(&name, SHOWN);
@@ -119,10 +119,10 @@ impl SafetensorsReader {
         self.tensors.contains_key(name)
     }
 
-    /// Returns whether a tensor exists; `by` names what requires this shape.
+    /// Returns whether a tensor exists. `by` names the source of the shape.
     ///
     /// # Errors
-    /// If it has another shape or an unsupported type.
+    /// If the tensor has another shape or an unsupported type.
     pub(super) fn check(&self, name: &str, shape: &[usize], by: &str) -> Result<bool> {
         let Some((file, info)) = self.tensors.get(name) else { return Ok(false) };
         let wrong = |detail: String| Err(Error::Weights { path: self.files[*file].path.clone(), detail });
@@ -136,10 +136,10 @@ impl SafetensorsReader {
         Ok(true)
     }
 
-    /// Returns whether bytes of this name exist, such as packed weights; `by` names what requires this shape.
+    /// Returns whether a byte tensor of this name exists, such as packed weights. `by` names the source of the shape.
     ///
     /// # Errors
-    /// If they have another shape.
+    /// If the tensor has another shape.
     pub(super) fn has_bytes(&self, name: &str, shape: &[usize], by: &str) -> Result<bool> {
         let Some((file, info)) = self.tensors.get(name) else { return Ok(false) };
         if info.shape == shape && info.dtype == Dtype::U8 {
@@ -150,7 +150,7 @@ impl SafetensorsReader {
         Err(Error::Weights { path: self.files[*file].path.clone(), detail })
     }
 
-    /// Takes bytes of this name; returns none if there are none.
+    /// Takes the byte tensor of this name, or returns `None` if there is none.
     ///
     /// # Errors
     /// As [`SafetensorsReader::has_bytes`].
@@ -174,7 +174,7 @@ impl SafetensorsReader {
         Error::Weights { path: folder.to_owned(), detail }
     }
 
-    /// Takes a tensor as f32; returns none if there is none of this name.
+    /// Takes the tensor of this name as f32, or returns `None` if there is none.
     ///
     /// # Errors
     /// As [`SafetensorsReader::check`]; and if a value is not finite.
@@ -182,7 +182,7 @@ impl SafetensorsReader {
         self.take_in(name, shape, by, Some(Precision::F32))
     }
 
-    /// Takes a tensor in this precision, or in the one that it is stored in. Vectors are f32.
+    /// Takes a tensor in the given precision, or else in the stored one. Vectors are f32.
     ///
     /// # Errors
     /// As [`SafetensorsReader::take`]; and if a value does not fit the precision.
@@ -215,7 +215,7 @@ impl SafetensorsReader {
         Ok(Some(values))
     }
 
-    /// Returns the precision of all matrices, if it is the same.
+    /// Returns the precision of the matrices, if all have the same.
     pub(super) fn stored_in(&self) -> Option<Precision> {
         let matrices = self.tensors.values().filter(|(_, info)| info.shape.len() > 1);
         let mut all = matrices.map(|(_, info)| dtype(info.dtype).map(Precision::from_candle));
@@ -223,23 +223,23 @@ impl SafetensorsReader {
         all.all(|one| one == Some(first)).then_some(first)
     }
 
-    /// Gives all tensors other names.
+    /// Renames all tensors.
     pub(super) fn renamed(mut self, rename: impl Fn(&str) -> String) -> Self {
         self.tensors = self.tensors.into_iter().map(|(name, place)| (rename(&name), place)).collect();
         self
     }
 
-    /// Counts a tensor as taken.
+    /// Marks a tensor as taken.
     pub(super) fn forget(&mut self, name: &str) {
         self.tensors.remove(name);
     }
 
-    /// Returns the first name among the tensors that were not taken, made printable.
+    /// Returns the first name of a tensor that was not taken, made printable.
     pub(super) fn left(&self) -> Option<String> {
         self.left_except(|_| false)
     }
 
-    /// Returns the first name among the tensors that were not taken, except for some names, made printable.
+    /// Returns the first name of a tensor that was not taken and is not excepted, made printable.
     pub(super) fn left_except(&self, except: impl Fn(&str) -> bool) -> Option<String> {
         self.tensors.keys().filter(|name| !except(name)).min().map(|name| printable(name, SHOWN))
     }
@@ -268,7 +268,7 @@ impl From<std::io::Error> for SafetensorsHeaderError {
     }
 }
 
-/// Reads a file's header; returns it with the offset of the values.
+/// Reads a file's header. Returns it with the offset of the values.
 fn header(file: &mut File) -> std::result::Result<(u64, Metadata), SafetensorsHeaderError> {
     let damaged = |detail: &str| Err(SafetensorsHeaderError::Damaged(detail.to_owned()));
     let (begin, text) = files::safetensors_header(file)?;
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
     use crate::activity::{self, Activity};
 
-    /// Writes a file in which each of these tensors has this one value.
+    /// Writes a file of tensors that all have the same value.
     fn write(path: &Path, names: &[&str], value: f32) {
         let entry = |(i, name): (usize, &&str)| {
             format!("\"{name}\":{{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[{},{}]}}", 4 * i, 4 * i + 4)

@@ -1,4 +1,4 @@
-//! Short convolutions as layers have them, and the sizes of layers with them.
+//! Short convolutions of layers, and the sizes of layers with them.
 
 use super::Architecture;
 use super::recurrence::RecurrenceKind;
@@ -8,9 +8,9 @@ use candle_core::Tensor;
 /// The parameters of a short convolution.
 #[derive(Clone, Debug)]
 pub struct ShortConvolution<T = Tensor> {
-    /// `[D, 1, K]`
+    /// Weight, `[D, 1, K]`.
     pub weight: T,
-    /// `[D]`, if it has one.
+    /// Bias, `[D]`, if the family has one.
     pub bias: Option<T>,
 }
 
@@ -26,21 +26,21 @@ impl<T> ShortConvolution<T> {
 }
 
 impl ShortConvolution {
-    /// Returns the operation.
+    /// Returns the convolution as an operation.
     pub(super) fn operation(&self) -> Convolution<'_> {
         Convolution { weight: &self.weight, bias: self.bias.as_ref() }
     }
 }
 
 impl ShortConvolution<Option<Tensor>> {
-    /// Returns where the operation's gradients go.
+    /// Returns the tensors to which the operation's gradients are added.
     pub(super) fn gradient(&self) -> ConvolutionGradient<'_> {
         ConvolutionGradient { weight: self.weight.as_ref(), bias: self.bias.as_ref().and_then(Option::as_ref) }
     }
 }
 
 impl Architecture {
-    /// Returns whether a layer is recurrent; the others attend.
+    /// Returns whether a layer is recurrent; other layers attend.
     pub fn is_recurrent(&self, layer: usize) -> bool {
         self.recurrence.as_ref().is_some_and(|recurrence| recurrence.layers[layer])
     }
@@ -70,8 +70,8 @@ impl Architecture {
         ((self.layers - self.attending()) * of_layer * size_of::<f32>()) as f64
     }
 
-    /// Returns the operations of a token in a recurrent layer, besides its projections: of a state that is decayed, read, corrected and
-    /// read. Those of a convolution alone are few.
+    /// Returns the operations per token of a recurrent layer, excluding its projections: those on the state, which is decayed, read,
+    /// corrected and read. A convolution alone needs few.
     pub(super) fn operations_of_state(&self) -> f64 {
         match self.recurrence.as_ref().map(|recurrence| recurrence.kind) {
             Some(RecurrenceKind::GatedDelta(heads)) => 6.0 * (heads.values * heads.state()) as f64,
@@ -79,7 +79,7 @@ impl Architecture {
         }
     }
 
-    /// Returns the sum of the widths of what a layer's projections read and write around attention or a recurrence.
+    /// Returns the sum of the widths that a layer's projections read and write around attention or a recurrence.
     pub(super) fn mixer_width(&self, layer: usize) -> usize {
         if self.is_recurrent(layer) {
             self.input_widths(true).into_iter().sum::<usize>() + self.mixed_width(true)
@@ -88,17 +88,17 @@ impl Architecture {
         }
     }
 
-    /// Returns the widths of a layer's projections before attention or a recurrence, or of the parts of one that joins them.
+    /// Returns the widths of a layer's projections before attention or a recurrence, or of the parts of a joined projection.
     pub(super) fn input_widths(&self, recurrent: bool) -> Vec<usize> {
         match self.recurrence.as_ref().filter(|_| recurrent).map(|recurrence| recurrence.kind) {
             None => self.qkv_widths().to_vec(),
-            // The convolution reads its parts where they are.
+            // The convolution reads the parts in place.
             Some(RecurrenceKind::Convolution { .. }) => vec![3 * self.hidden_size],
             Some(RecurrenceKind::GatedDelta(h)) => vec![h.row_width(), h.value_width(), h.values, h.values],
         }
     }
 
-    /// Returns the width of what the projection after attention or a recurrence reads.
+    /// Returns the width of the input of the projection after attention or a recurrence.
     pub(super) fn mixed_width(&self, recurrent: bool) -> usize {
         match self.recurrence.as_ref().filter(|_| recurrent).map(|recurrence| recurrence.kind) {
             None => self.query_width(),
@@ -112,7 +112,7 @@ impl Architecture {
         matches!(self.recurrence.as_ref().map(|all| all.kind), Some(RecurrenceKind::Convolution { bias: true }))
     }
 
-    /// Returns the width of the query projection, which has a gate for each value if outputs are gated.
+    /// Returns the width of the query projection, which includes a gate for each value if outputs are gated.
     pub(super) fn query_outputs(&self) -> usize {
         self.query_width() * if self.output_gate { 2 } else { 1 }
     }

@@ -1,4 +1,4 @@
-//! Adapters on the matrices of experts, which `peft` calls `target_parameters`: each expert has two matrices of its own.
+//! Adapters on the matrices of experts (`target_parameters` in `peft`). Each expert has its own two matrices.
 
 use super::Architecture;
 use super::names::{ExpertNames, TensorNames};
@@ -10,18 +10,18 @@ pub struct ExpertStacks {
     pub wide: bool,
     /// The down projections.
     pub down: bool,
-    /// The routers, which are no stacks but parameters of experts all the same: `peft` lists them with the others.
+    /// The routers. They are not stacks, but `peft` lists them with the experts' parameters.
     pub router: bool,
 }
 
 impl ExpertStacks {
-    /// Neither.
+    /// No stacks.
     pub const NONE: Self = Self { wide: false, down: false, router: false };
 
-    /// Returns the parameters of a model that these names mean: as in `peft`, those whose names end with one.
+    /// Returns the parameters of a model that these names match. As in `peft`, a name matches all parameters that end with it.
     ///
     /// # Errors
-    /// If the model has no experts, or a name means none of their matrices.
+    /// If the model has no experts, or a name matches none of their matrices.
     pub fn from_names<'a>(given: impl IntoIterator<Item = &'a str>, a: &Architecture) -> Result<Self, String> {
         let mut stacks = Self::NONE;
         for name in given {
@@ -47,7 +47,7 @@ impl ExpertStacks {
         Ok(stacks)
     }
 
-    /// Returns whether there are none.
+    /// Returns whether no stack has an adapter.
     pub fn is_empty(self) -> bool {
         self == Self::NONE
     }
@@ -76,12 +76,12 @@ impl ExpertStacks {
         self.stacked(names).into_iter().map(str::to_owned).chain(router).collect()
     }
 
-    /// Returns their names as a user lists them.
+    /// Returns the names of the parameters as a user lists them.
     pub fn names(self, a: &Architecture) -> Vec<String> {
         self.listed(a.family.description().names)
     }
 
-    /// Returns the name of a stack's part in an adapter's file, given the layer's: `peft` wraps the experts once for each stack,
+    /// Returns the name of a stack's part in an adapter's file, given the layer's name. `peft` wraps the experts once for each stack, with
     /// the down projections last.
     pub(super) fn in_adapter(self, layer: &str, stack: &str, part: &str) -> String {
         let experts = stack.rsplit_once('.').map_or("", |(experts, _)| experts);

@@ -1,8 +1,8 @@
 //! Models that judge the steps of a text (process rewards), with a value at each token that ends a step.
 //!
-//! The folder is that of transformers' token classification model with two labels, TRL's PRM format: the head is `score.weight`,
-//! `[2, hidden]`, with an optional `score.bias`, `[2]`. A step's value is the probability of the second label: the logistic
-//! function of the difference of the two logits. So only one row, the difference, is computed.
+//! The folder has the format of transformers' token classification model with two labels, which is TRL's PRM format: the head is
+//! `score.weight`, `[2, hidden]`, with an optional `score.bias`, `[2]`. A step's value is the probability of the second label, which is the
+//! logistic function of the difference of the two logits. So only one row, the difference, is computed.
 
 use super::shards::SafetensorsReader;
 use super::weights::Linear;
@@ -11,7 +11,7 @@ use super::weights::SCORE_BIAS;
 use super::{Decoder, Error, ModelFolder, Result};
 
 impl ModelFolder {
-    /// Returns whether the model judges tokens.
+    /// Returns whether the model is a token classification model.
     ///
     /// # Errors
     /// If its config.json can't be read.
@@ -19,7 +19,7 @@ impl ModelFolder {
         Ok(self.kind()?.is_some_and(|kind| kind.ends_with("ForTokenClassification")))
     }
 
-    /// Reads the model; its values are differences of the two logits of each token.
+    /// Reads the model. Its values are the differences of each token's two logits.
     ///
     /// # Errors
     /// If the weights have no head for two labels, or as [`ModelFolder::decoder`].

@@ -1,4 +1,4 @@
-//! The switches of a decoder that follow from its family and its `config.json`: biases, factors, norms and the activation.
+//! Switches of a decoder that depend on its family and its `config.json`: biases, factors, norms and the activation function.
 
 use super::families::Family;
 use super::json::ConfigObject;
@@ -36,18 +36,18 @@ pub enum NormKind {
     Centred,
 }
 
-/// Which norms a layer has on its query and key heads.
+/// Norms of a layer's query and key heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadNorms {
-    /// None.
+    /// No norms.
     None,
-    /// One for each head.
+    /// One norm for each head.
     Each,
-    /// One for each head, after its rotation.
+    /// One norm for each head, after its rotation.
     Rotated,
-    /// One for each head after its rotation, without a weight; in layers with a rotary embedding.
+    /// One norm for each head after its rotation, without a weight; only in layers with a rotary embedding.
     Unweighted,
-    /// One for all heads together.
+    /// One norm for all heads together.
     All,
 }
 
@@ -72,7 +72,7 @@ impl DecoderFactors {
     }
 }
 
-/// Which linear maps have biases.
+/// The linear maps that have biases.
 pub(super) struct LinearBiases {
     pub qkv: bool,
     pub output: bool,
@@ -113,7 +113,7 @@ pub(super) fn factors(config: &ConfigObject, family: Family, hidden: usize, head
         factor if (1e-6..=1e6).contains(&factor) => Ok(factor as f32),
         factor => Err(format!("{key} {} must be between 1e-6 and 1e6", shortest(factor))),
     };
-    // Null turns a bound off, and a missing key does not.
+    // Null turns a cap off; a missing key means the default.
     let cap = |key: &str, default: f64| match config.has(key) {
         true => config.get(key).map(|_| positive(key, default)).transpose(),
         false if default > 0.0 => Ok(Some(default as f32)),
@@ -138,7 +138,7 @@ pub(super) fn factors(config: &ConfigObject, family: Family, hidden: usize, head
                 ..none
             })
         }
-        // A scale of one instead of that of the heads.
+        // Scores have a scale of one instead of one that depends on the head size.
         Family::Gpt2 if config.flag("scale_attn_weights")? == Some(false) => Ok(DecoderFactors { scores: 1.0, ..none }),
         _ => Ok(none),
     }
@@ -184,7 +184,7 @@ pub(super) fn activation_of(config: &ConfigObject, family: Family) -> Result<Act
         _ => ("hidden_act", "silu"),
     };
     let name = config.text(key)?.unwrap_or(default);
-    // Configurations of Gemma have both, and only the other counts.
+    // Configurations of Gemma have both keys, and only the other one is used.
     if let Some(other) = config.text("hidden_act")?.filter(|_| key != "hidden_act")
         && config.get(key).is_none()
         && other != default
@@ -204,7 +204,7 @@ pub(super) fn activation_of(config: &ConfigObject, family: Family) -> Result<Act
     }
 }
 
-/// Reads the activation of gpt-oss.
+/// Reads the activation function of gpt-oss.
 fn clamped(config: &ConfigObject, name: &str) -> Result<Activation, String> {
     if name != "silu" {
         return Err(format!("hidden_act {:?} is not supported; silu is, with swiglu_limit", printable(name, 80)));

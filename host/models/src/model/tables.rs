@@ -1,5 +1,5 @@
-//! Adapters of `peft` on a model's tables: low-rank ones on the embedding, on learned positions and on the output matrix, and single
-//! rows of them (`trainable_token_indices`). They are merged when they are read, so the model can be used but not trained.
+//! Adapters of `peft` on a model's tables: low-rank ones on the embedding, on learned positions and on the output matrix, and single rows
+//! (`trainable_token_indices`). They are merged when read, so the model can be used but not trained.
 
 use super::adapter_reader::{AdapterReader, BASE};
 use super::trained_modules::HEAD_MODULE;
@@ -9,11 +9,11 @@ use crate::ops::low_rank::LowRankAdapter;
 use crate::ops::{self, Precision};
 use candle_core::{DType, Tensor};
 
-/// Name of the trained rows of a table, after its module's.
+/// Suffix of the name of a table's trained rows, after its module's name.
 const ROWS: &str = "token_adapter.trainable_tokens_delta";
 
 impl AdapterReader {
-    /// Merges the adapters on tables into them. Returns the settings that they came from, if there are any.
+    /// Merges the adapters on tables into the tables. Returns the setting that defines them, if there are any.
     pub(super) fn merge_tables(&mut self, weights: &mut Weights) -> Result<Option<&'static str>> {
         let names = weights.names;
         let (tied, embedding) = (weights.head.is_none() && !weights.is_value_model(), weights.embedding.clone());
@@ -45,13 +45,14 @@ impl AdapterReader {
         Ok(if by_rows { Some(INDICES) } else { changed.then_some("an adapter on the embedding or the output matrix") })
     }
 
-    /// Returns what replaces a table in the file, which `peft` writes there too, or the table itself.
+    /// Returns the table that the adapter's file has in place of the model's, or else a copy of the model's. `peft` writes tables to the
+    /// file too.
     fn base_of(&mut self, module: &str, table: &Tensor) -> Result<Tensor> {
         let own = self.take(&format!("{module}.{BASE}.weight"), table.dims())?;
         own.map_or_else(|| Ok(ops::copied(&ops::cast(table, DType::F32)?)?), Ok)
     }
 
-    /// Returns a table `[V, D]` with its low-rank adapter, `A: [r, V]` and `B: [D, r]`.
+    /// Returns a table `[V, D]` with its low-rank adapter merged in, `A: [r, V]` and `B: [D, r]`.
     fn low_rank(&mut self, module: &str, table: &Tensor) -> Result<Option<Tensor>> {
         let ((rows, width), own) = (table.dims2()?, self.settings_of(module)?);
         let parts = (
@@ -67,7 +68,7 @@ impl AdapterReader {
         Ok(Some(LowRankAdapter { a: &a, b: &b, scale: own.scale(), precision: Precision::F32 }.merged(&base)?))
     }
 
-    /// Returns the output matrix with its adapter.
+    /// Returns the output matrix with its adapter merged in.
     fn head(&mut self, table: &Tensor) -> Result<Option<Tensor>> {
         let Some(adapter) = self.linear(HEAD_MODULE, table.dims2()?)? else { return Ok(None) };
         if adapter.bias.is_some() {
@@ -77,7 +78,7 @@ impl AdapterReader {
         Ok(Some(adapter.merged((&base).into())?))
     }
 
-    /// Returns a table with the rows that the file has for it.
+    /// Returns a table with the rows of the adapter's file.
     fn rows(&mut self, module: &str, is_embedding: bool, table: &Tensor) -> Result<Option<Tensor>> {
         let (count, width) = table.dims2()?;
         let Some(indices) = self.rows.table_rows(module, is_embedding).map(<[u32]>::to_vec) else { return Ok(None) };

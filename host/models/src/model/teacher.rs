@@ -1,4 +1,4 @@
-//! A frozen model as a teacher: its distributions of the tokens that a policy predicts.
+//! A frozen model as a teacher: its distributions over the tokens that a policy predicts.
 
 use super::{Error, FrozenModel, PassObserver, Result};
 use crate::ops::Forest;
@@ -6,22 +6,22 @@ use crate::ops::divergence::{self, Divergence, Predictions};
 use crate::ops::logprob::{LogitScale, TokenStats};
 use candle_core::Tensor;
 
-/// A teacher's predictions of the same tokens, and what a policy's are compared by.
+/// A teacher's predictions for the policy's tokens, and the divergence to compute.
 pub struct TeacherPredictions {
     hidden: Tensor,
     /// The output matrix, without rows beyond the policy's vocabulary.
     output: Tensor,
     scale: LogitScale,
-    /// Which divergence it is, from 0 to 1; see [`divergence`].
+    /// Selects the divergence, from 0 to 1; see [`divergence`].
     beta: f64,
 }
 
-/// How a policy's distributions are compared with a teacher's.
+/// Options of the divergence between a policy's and a teacher's distributions.
 #[derive(Clone, Copy, Debug)]
 pub struct DivergenceOptions {
     /// Divisor of both models' logits.
     pub temperature: f32,
-    /// Which divergence it is, from 0 to 1; see [`divergence`].
+    /// Selects the divergence, from 0 to 1; see [`divergence`].
     pub beta: f64,
 }
 
@@ -32,9 +32,8 @@ pub(super) struct TeacherDivergence {
 }
 
 impl FrozenModel {
-    /// Predicts the tokens after the packed positions `rows`, for a policy with so many tokens whose divergence from this model, as `beta`
-    /// selects it, will be computed at this temperature. Models of one tokenizer may have different numbers of rows that stand for no
-    /// token; those of this model that the policy lacks are left out.
+    /// Predicts the tokens after the packed positions `rows`, for the divergence of a policy with this many tokens from this model. Models
+    /// of one tokenizer may differ in the number of rows that represent no token; rows that the policy lacks are left out.
     ///
     /// # Errors
     /// If an operation fails, or this model has fewer tokens.
@@ -61,7 +60,7 @@ impl TeacherPredictions {
 }
 
 impl TeacherDivergence {
-    /// Compares a policy's predictions, with these statistics, with a teacher's.
+    /// Computes the divergence of a policy's predictions, with these statistics, from a teacher's.
     pub(super) fn new(teaching: TeacherPredictions, policy: Predictions<'_>, stats: &TokenStats) -> Result<Self> {
         let divergence = divergence::forward(policy, stats, teaching.predictions(), teaching.beta)?;
         match divergence.values().iter().all(|value| value.is_finite()) {
@@ -70,7 +69,7 @@ impl TeacherDivergence {
         }
     }
 
-    /// Returns the gradient of the policy's hidden states, and adds that of its output matrix to `d_output`, if given.
+    /// Returns the gradient of the policy's hidden states. Adds that of the policy's output matrix to `d_output`, if given.
     pub(super) fn backward(&self, policy: Predictions<'_>, d_values: &[f32], d_output: Option<&Tensor>) -> Result<Tensor> {
         Ok(self.divergence.backward(policy, self.teaching.predictions(), d_values, d_output)?)
     }

@@ -1,4 +1,4 @@
-//! Files of tensors that several processes wrote parts of, or that one reads parts of.
+//! Tensor files that several processes write in parts, or that one process reads in parts.
 
 use super::write::{TensorEntry, torch_metadata, write_file, write_tensors};
 use super::{Error, Result};
@@ -11,13 +11,13 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// Returns the name of one of several files that hold what a single one of this name would, as transformers names them.
+/// Returns the name of one of the `of` files that replace a single file of this name, in transformers' format.
 pub fn shard_name(name: &str, number: usize, of: usize) -> String {
     let stem = name.strip_suffix(".safetensors").unwrap_or(name);
     format!("{stem}-{:05}-of-{of:05}.safetensors", number + 1)
 }
 
-/// Returns the name of the single file in whose place the file of this name is one of several, if it is.
+/// Returns the name of the single file that this shard is a part of, or `None` if the name is not that of a shard.
 pub fn joined_name(shard: &str) -> Option<String> {
     let (rest, of) = shard.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
     let (stem, number) = rest.rsplit_once('-')?;
@@ -25,7 +25,7 @@ pub fn joined_name(shard: &str) -> Option<String> {
     (is_number(number) && is_number(of)).then(|| format!("{stem}.safetensors"))
 }
 
-/// Writes a model's tensors as one of several files, unless there are none.
+/// Writes some of a model's tensors as one of several files. Writes nothing if there are none.
 ///
 /// # Errors
 /// If the file can't be written.
@@ -33,7 +33,7 @@ pub fn write_shard(tensors: Vec<(String, Tensor)>, file: &Path) -> Result<()> {
     if tensors.is_empty() { Ok(()) } else { write_tensors(tensors, torch_metadata(), file) }
 }
 
-/// Writes the index of the files that a model's folder has its weights in.
+/// Writes the index of a model folder's weight files.
 ///
 /// # Errors
 /// If a file can't be read, or the index can't be written.
@@ -50,7 +50,7 @@ pub fn write_index(folder: &Path) -> Result<()> {
     std::fs::write(&path, format!("{index:#}\n")).map_err(|source| Error::Write { path: path.clone(), source })
 }
 
-/// Returns the files of this stem in a folder: the single one, or its parts in order.
+/// Returns the files of this stem in a folder: the single one, or its shards in order.
 ///
 /// # Errors
 /// If the folder can't be read.
@@ -68,10 +68,10 @@ pub fn shards_in(folder: &Path, stem: &str) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Joins files of tensors into one, without reading any of them whole.
+/// Joins tensor files into one, without reading an entire file into memory.
 ///
 /// # Errors
-/// If a file can't be read or is damaged, two of them have a tensor of the same name, or the new one can't be written.
+/// If a file can't be read or is damaged, two files have a tensor of the same name, or the new file can't be written.
 pub fn join_files(files: &[PathBuf], to: &Path) -> Result<()> {
     let (mut opened, mut entries, mut metadata) = (Vec::new(), Vec::new(), None);
     for path in files {
@@ -91,10 +91,10 @@ pub fn join_files(files: &[PathBuf], to: &Path) -> Result<()> {
     })
 }
 
-/// Reads the tensors that are `wanted`, of any type, from files; the others take no memory.
+/// Reads the tensors that `wanted` selects, of any type, from files. The others take no memory.
 ///
 /// # Errors
-/// If a file can't be read, or is damaged.
+/// If a file can't be read or is damaged.
 pub fn read_tensors(files: &[PathBuf], wanted: impl Fn(&str) -> bool) -> Result<HashMap<String, Tensor>> {
     let mut all = HashMap::new();
     for path in files {
@@ -114,7 +114,7 @@ pub fn read_tensors(files: &[PathBuf], wanted: impl Fn(&str) -> bool) -> Result<
     Ok(all)
 }
 
-/// Reads a file's header; returns it with the offset of the values.
+/// Reads a file's header. Returns it with the offset of the values.
 fn header(path: &Path) -> Result<(u64, Metadata)> {
     let io = |source| Error::Io { path: path.to_owned(), source };
     let damaged = |detail: String| Error::Weights { path: path.to_owned(), detail };
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(read.len(), 2);
         assert_eq!(read["b"].to_vec2::<f32>().unwrap(), [[2.0, 1.0]]);
         assert_eq!(read["c"].to_vec1::<u8>().unwrap(), [1, 2, 3]);
-        // Joined, they are what the library writes of all.
+        // The joined file is identical to the one that the library writes for all tensors.
         let whole = folder.path().join("whole.safetensors");
         join_files(&files, &whole).unwrap();
         let all = read_tensors(&files, |_| true).unwrap();

@@ -1,4 +1,4 @@
-//! The text part of a multimodal model, which is used as a separate model.
+//! The text part of a multimodal model, used as a separate model.
 
 use super::ignored_keys;
 use crate::config::printable;
@@ -6,13 +6,13 @@ use serde_json::{Map, Value, json};
 
 /// A multimodal model.
 struct MultimodalModel {
-    /// Its `model_type`.
+    /// `model_type` of the multimodal model.
     model_type: &'static str,
-    /// `model_type` and class of its text part; the first, unless `text_config` names another.
+    /// `model_type` and class of the text part: the first one, unless `text_config` names another.
     texts: &'static [(&'static str, &'static str)],
-    /// Keys of its `config.json` that are about images.
+    /// Keys of `config.json` that are about images.
     of_images: &'static [&'static str],
-    /// Whether its own `tie_word_embeddings` counts, whatever the text part's is.
+    /// Whether the outer `tie_word_embeddings` applies, whatever the text part's is.
     ties: bool,
 }
 
@@ -50,7 +50,7 @@ const MULTIMODAL_MODELS: [MultimodalModel; 4] = [
     },
 ];
 
-/// Keys of a `config.json` that are about the parts, which are read separately, or are passed on.
+/// Keys of a multimodal `config.json` that are about the parts, which are read separately, or are passed on.
 const OF_THE_WHOLE: [&str; 5] = ["text_config", "vision_config", "model_type", "tie_word_embeddings", "eos_token_id"];
 
 /// Returns whether this is the `model_type` of a multimodal model.
@@ -116,7 +116,7 @@ pub(super) fn config<'a>(keys: impl Iterator<Item = (&'a str, &'a Value)>) -> Re
     Ok(config)
 }
 
-/// Returns the name of a tensor in a model of the text part alone.
+/// Returns the name that a tensor has in a model of the text part alone.
 pub(super) fn name(whole: &str) -> String {
     let known =
         [("language_model.model.", "model."), ("model.language_model.", "model."), ("language_model.lm_head.", "lm_head.")];
@@ -124,7 +124,7 @@ pub(super) fn name(whole: &str) -> String {
     found.map_or_else(|| whole.to_owned(), |(own, rest)| format!("{own}{rest}"))
 }
 
-/// Returns whether a tensor is about images.
+/// Returns whether a tensor belongs to the image parts.
 pub(super) fn is_vision_tensor(name: &str) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
     ["vision_tower.", "vision_model.", "multi_modal_projector.", "visual."].iter().any(|part| name.starts_with(part))

@@ -1,26 +1,25 @@
-//! The modules that are trained whole beside an adapter, which `peft` calls `modules_to_save`: embeddings, the output matrix and
-//! norms.
+//! Modules that are fully trained with an adapter (`modules_to_save` in `peft`): embeddings, the output matrix and norms.
 
 use super::Architecture;
 use super::names::TensorNames;
 use super::switches::HeadNorms;
 use std::borrow::Cow;
 
-/// Kinds of modules, by their places in [`TensorNames::modules`]: those of every layer, or of the whole model.
+/// Set of module kinds, as indices into [`TensorNames::modules`]. A kind covers a module of every layer, or one of the whole model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrainedModules(u16);
 
 const EMBEDDING: usize = 0;
 const HEAD: usize = 3;
 
-/// The first kind that every layer has.
+/// Index of the first kind that every layer has.
 const OF_LAYERS: usize = 4;
 
-/// The output matrix in transformers, of whatever name in files.
+/// Name of the output matrix in transformers, whatever its name in files.
 pub(super) const HEAD_MODULE: &str = "lm_head";
 
 impl TensorNames {
-    /// Returns the name of a parameter in an adapter's files, where it is that of transformers' module.
+    /// Returns the name of a parameter in an adapter's files, which use the names of transformers' modules.
     pub(super) fn in_adapter<'a>(&self, parameter: &'a str) -> Cow<'a, str> {
         match parameter.strip_prefix(self.head) {
             Some(rest) if self.head != HEAD_MODULE => format!("{HEAD_MODULE}{rest}").into(),
@@ -28,8 +27,8 @@ impl TensorNames {
         }
     }
 
-    /// Returns the names of the modules that can be trained whole; empty for those that the family lacks. Those from
-    /// [`OF_LAYERS`] on follow a layer's number.
+    /// Returns the names of the modules that can be fully trained, empty for those that the family lacks. From [`OF_LAYERS`] on, the names
+    /// follow a layer's number.
     fn modules(&self) -> [&'static str; 10] {
         let [input, attended, mlp, added] = self.norms;
         let of_heads = self.attention.norms;
@@ -37,7 +36,7 @@ impl TensorNames {
         [self.embedding, positions, self.norm, HEAD_MODULE, input, attended, mlp, added, of_heads[0], of_heads[1]]
     }
 
-    /// Returns the names by which `peft` means a kind and no other: it takes all modules whose names end with one.
+    /// Returns the name that matches only this kind in `peft`, which takes all modules whose names end with it.
     fn short(&self, kind: usize) -> &'static str {
         let name = self.modules()[kind];
         let last = name.rsplit('.').next().unwrap_or(name);
@@ -48,7 +47,7 @@ impl TensorNames {
 }
 
 impl Architecture {
-    /// Returns the kinds of modules that this model has and that can be trained whole.
+    /// Returns the kinds of modules that this model has and that can be fully trained.
     fn kinds(&self) -> impl Iterator<Item = usize> {
         let (modules, with_head_norms) =
             (self.family.description().names.modules(), !matches!(self.head_norms, HeadNorms::None | HeadNorms::Unweighted));
@@ -60,10 +59,10 @@ impl TrainedModules {
     /// No modules.
     pub const NONE: Self = Self(0);
 
-    /// Returns the modules of a model that these names mean: as in `peft`, all whose own names end with one.
+    /// Returns the modules of a model that these names match. As in `peft`, a name matches all modules that end with it.
     ///
     /// # Errors
-    /// If a name means none, or only some layers', or also a module that can't be trained whole.
+    /// If a name matches no module, only some layers', or also a module that can't be fully trained.
     pub fn from_names<'a>(given: impl IntoIterator<Item = &'a str>, a: &Architecture) -> std::result::Result<Self, String> {
         let names = a.family.description().names;
         let modules = names.modules();
@@ -89,28 +88,28 @@ impl TrainedModules {
         self.0 & (1 << kind) != 0
     }
 
-    /// Returns whether there are none.
+    /// Returns whether the set is empty.
     pub fn is_empty(self) -> bool {
         self == Self::NONE
     }
 
-    /// Returns whether the output matrix is among them.
+    /// Returns whether the output matrix is in the set.
     pub fn has_head(self) -> bool {
         self.holds(HEAD)
     }
 
-    /// Returns the others than the output matrix, which a value model does not have.
+    /// Returns the set without the output matrix, which a value model does not have.
     #[must_use]
     pub fn without_head(self) -> Self {
         Self(self.0 & !(1 << HEAD))
     }
 
-    /// Returns whether the output matrix is then no longer the embedding: each is trained, or stays as it is, by itself.
+    /// Returns whether training these modules unties the output matrix from the embedding.
     pub(crate) fn unties(self) -> bool {
         self.holds(EMBEDDING) || self.has_head()
     }
 
-    /// Returns their names as `peft` lists them.
+    /// Returns the modules' names as `peft` lists them.
     pub fn listed(self, a: &Architecture) -> Vec<String> {
         self.names(a.family.description().names)
     }
@@ -119,7 +118,7 @@ impl TrainedModules {
         (0..names.modules().len()).filter(|&kind| self.holds(kind)).map(|kind| names.short(kind).to_owned()).collect()
     }
 
-    /// Returns whether the parameter of this name belongs to one of them.
+    /// Returns whether the parameter of this name belongs to a module of the set.
     pub(super) fn has(self, parameter: &str, names: &TensorNames) -> bool {
         let Some(module) = parameter.strip_suffix(".weight").or_else(|| parameter.strip_suffix(".bias")) else { return false };
         let in_layer = module.strip_prefix(names.layers).and_then(|rest| Some(rest.strip_prefix('.')?.split_once('.')?.1));
@@ -144,7 +143,7 @@ mod tests {
         Architecture::parse(&config.to_string()).unwrap()
     }
 
-    /// Names of the parameters that these modules have, in a model whose output matrix is its own.
+    /// Returns the names of these modules' parameters in a model with a separate output matrix.
     fn parameters(kind: &str, given: &[&str]) -> Vec<String> {
         let a = architecture(kind, false);
         let whole = TrainedModules::from_names(given.iter().copied(), &a).unwrap();

@@ -1,17 +1,17 @@
-//! The rows of tables that an adapter trains.
+//! Table rows that an adapter trains.
 
 use super::json::ConfigObject;
 use crate::config::printable;
 use serde_json::Value;
 
-/// The rows of tables that an adapter replaces, by the ends of the tables' names.
+/// Table rows that an adapter replaces, by the suffixes of the tables' names.
 pub(super) struct TrainedRows(Vec<(String, Vec<u32>)>);
 
 impl TrainedRows {
-    /// Reads `trainable_token_indices`: a list of the embedding's rows, or one for each table.
+    /// Reads `trainable_token_indices`: a list of the embedding's rows, or a list for each table.
     ///
     /// # Errors
-    /// If it is anything else.
+    /// If the value has another form.
     pub(super) fn parse(config: &ConfigObject) -> std::result::Result<Self, String> {
         let list = |value: &Value| -> Option<Vec<u32>> {
             let all = value.as_array().filter(|all| all.len() <= MOST_ROWS)?;
@@ -30,7 +30,7 @@ impl TrainedRows {
         Ok(Self(all))
     }
 
-    /// Returns those of a table; those without a name are the embedding's.
+    /// Returns the rows of a table. Rows without a table's name are the embedding's.
     pub(super) fn table_rows(&self, module: &str, is_embedding: bool) -> Option<&[u32]> {
         let means = |name: &str| if name.is_empty() { is_embedding } else { format!(".{module}").ends_with(&format!(".{name}")) };
         self.0.iter().find(|(name, _)| means(name)).map(|(_, rows)| rows.as_slice())

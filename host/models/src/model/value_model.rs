@@ -1,7 +1,7 @@
-//! Models that value states instead of predicting tokens: a reward model, or a critic that is separate from the policy. Each is a
-//! decoder with a value head instead of an output matrix.
+//! Models that compute values of states instead of predicting tokens: a reward model, or a critic that is separate from the policy. Each is
+//! a decoder with a value head instead of an output matrix.
 //!
-//! Its folder is that of transformers' sequence classification model with one label: the head is `score.weight`, `[1, hidden]`,
+//! The folder has the format of transformers' sequence classification model with one label: the head is `score.weight`, `[1, hidden]`,
 //! without a bias. An adapter's folder has the head next to the adapter, as `peft` saves it.
 
 use super::companions::CompanionFiles;
@@ -25,7 +25,7 @@ use candle_core::{DType, Tensor};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Suffixes of the names of models without an output matrix.
+/// Suffixes of the class names of models without an output matrix.
 const CLASSIFIES: [&str; 2] = ["ForSequenceClassification", "ForTokenClassification"];
 
 /// The initial head if the folder has none.
@@ -33,7 +33,7 @@ const CLASSIFIES: [&str; 2] = ["ForSequenceClassification", "ForTokenClassificat
 pub enum ValueHeadInit {
     /// Zeros, so that every value is 0.
     Zero,
-    /// Random with this seed, with the standard deviation that `config.json` gives new weights, as in transformers.
+    /// Random with this seed, with the standard deviation that `config.json` gives for new weights, as in transformers.
     Drawn(u64),
 }
 
@@ -49,7 +49,7 @@ pub struct ValuePass<'a> {
 }
 
 impl PolicyModel {
-    /// Computes the values of the states at the packed positions `rows`, and keeps what the backward pass needs. With a `key`,
+    /// Computes the values of the states at the packed positions `rows`, and stores the activations for the backward pass. With a `key`,
     /// adapter dropout and embedding noise apply; see [`PolicyModel::forward_learning`].
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl PolicyModel {
 }
 
 impl ValuePass<'_> {
-    /// Returns the bytes that are kept for the backward pass.
+    /// Returns the bytes stored for the backward pass.
     pub fn kept_bytes(&self) -> usize {
         self.kept.bytes()
     }
@@ -109,7 +109,7 @@ fn head(decoder: &Decoder) -> Result<&Linear> {
 }
 
 impl Architecture {
-    /// Returns the sizes of the same model without an output matrix of its own.
+    /// Returns the sizes of the model without a separate output matrix.
     pub fn trunk(&self) -> Self {
         Self { tied: true, ..self.clone() }
     }
@@ -126,7 +126,7 @@ impl ModelFolder {
         self.decoder_with(&self.architecture().trunk(), SafetensorsReader::open_model(self.base())?, left_out)
     }
 
-    /// Makes a value model of this folder's trunk, sharing its storage: adds the folder's adapter, if any, and its head, or a new
+    /// Creates a value model on this folder's trunk, sharing its storage. Adds the folder's adapter, if any, and its head, or else a new
     /// one.
     ///
     /// # Errors
@@ -144,7 +144,7 @@ impl ModelFolder {
     /// Reads the folder's head, if it has one.
     ///
     /// # Errors
-    /// If it has another shape.
+    /// If the head has another shape.
     pub fn value_head(&self) -> Result<Option<Tensor>> {
         let (shape, by) = ([1, self.architecture().hidden_size], "a value model's one output");
         let own = if self.lora().is_some() { peft::read_head(self.path(), &shape, by)? } else { None };
@@ -163,16 +163,16 @@ impl ModelFolder {
         Ok(Tensor::from_vec(values, shape, &candle_core::Device::Cpu)?)
     }
 
-    /// Returns the padding token named in `config.json`, if any: a text's value is that of its last other token.
+    /// Returns the padding token in `config.json`, if any. A text's value is that of its last non-padding token.
     ///
     /// # Errors
-    /// If it is not a number.
+    /// If the value is not a token id.
     pub fn pad_token(&self) -> Result<Option<u32>> {
         let id = self.read_config(|config| config.number("pad_token_id"))?;
         Ok(id.filter(|id| id.fract() == 0.0 && (0.0..f64::from(u32::MAX)).contains(id)).map(|id| id as u32))
     }
 
-    /// Returns whether it is a model that values texts instead of predicting tokens.
+    /// Returns whether the model computes values of texts instead of predicting tokens.
     ///
     /// # Errors
     /// If a file can't be read.
@@ -180,8 +180,7 @@ impl ModelFolder {
         Ok(self.kind()?.is_some() || self.lora().is_some() && self.value_head()?.is_some())
     }
 
-    /// Refuses a model that values texts instead of predicting tokens: without an output matrix, it would predict with the wrong
-    /// one.
+    /// Returns an error for a model that computes values of texts. Without an output matrix, it would predict with the wrong one.
     pub(super) fn check_predicts(&self) -> Result<()> {
         self.kind()?.map_or(Ok(()), |kind| {
             let detail =
@@ -190,7 +189,7 @@ impl ModelFolder {
         })
     }
 
-    /// Returns the class that config.json names, if that is one without an output matrix.
+    /// Returns the class that config.json names, if it is one without an output matrix.
     pub(super) fn kind(&self) -> Result<Option<String>> {
         self.read_config(|config| {
             let kinds = config.get("architectures").and_then(Value::as_array).into_iter().flatten();
@@ -206,8 +205,8 @@ impl ModelFolder {
     }
 }
 
-/// Writes a value model's weights and configuration into the existing folder `to`: what transformers, or `peft` for an adapter,
-/// opens for sequence classification. `source` is the folder it started from.
+/// Writes a value model's weights and configuration into the existing folder `to`, in the format that transformers, or `peft` for an
+/// adapter, opens for sequence classification. `source` is the folder it started from.
 pub(super) fn save_value_model(weights: &Weights, source: &ModelFolder, companions: &CompanionFiles, to: &Path) -> Result<()> {
     if let Some(lora) = weights.lora {
         let head = weights.value_head.as_ref().map(|head| (SCORE, &head.weight));

@@ -1,4 +1,4 @@
-//! The precision in which a model's weights are held in memory.
+//! Precision of a model's weights in memory.
 
 use super::weights::SCALES;
 use super::{Architecture, Result, WeightDtype, Weights};
@@ -7,10 +7,10 @@ use crate::ops::quantized::QuantizationScheme;
 use candle_core::Tensor;
 use std::collections::{HashMap, HashSet};
 
-/// How frozen weights are held; trained ones become f32 in [`super::PolicyModel::at`]. Vectors are always f32.
+/// Storage of frozen weights. Trained ones become f32 in [`super::PolicyModel::at`]. Vectors are always f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightStorage {
-    /// The precision of matrices; if none is given, the stored one of each.
+    /// Precision of matrices; `None` for the stored one of each.
     pub dtype: Option<WeightDtype>,
     /// The quantization of the layers' linear maps, if any. As in bitsandbytes, the embedding and the output matrix are not
     /// quantized.
@@ -18,22 +18,22 @@ pub struct WeightStorage {
 }
 
 impl Default for WeightStorage {
-    /// Everything in f32.
+    /// Stores everything in f32.
     fn default() -> Self {
         Self { dtype: Some(WeightDtype::F32), scheme: None }
     }
 }
 
 impl WeightStorage {
-    /// Everything as stored.
+    /// Keeps every weight in its stored precision.
     pub const AS_STORED: Self = Self { dtype: None, scheme: None };
 
-    /// Returns the form of a model derived from this one, whose weights have more digits than this precision.
+    /// Returns the storage for a model derived from this one, whose weights need more digits than this precision has.
     pub(super) fn unrounded(self) -> Self {
         if self == Self::default() { self } else { Self::AS_STORED }
     }
 
-    /// Reads the weights of a model. `take` returns a tensor of a name, a shape and a precision.
+    /// Reads the weights of a model. `take` returns the tensor of a name and shape in a precision.
     pub(super) fn read(
         self,
         a: &Architecture,
@@ -48,7 +48,7 @@ impl WeightStorage {
             if name.ends_with(SCALES) {
                 return Ok(scales.take().ok_or_else(missing)?);
             }
-            // One weight at a time is held in full.
+            // Only one unquantized weight is in memory at a time.
             let weight = take(name, shapes.get(name).ok_or_else(missing)?, self.dtype)?;
             if !quantized.contains(name) {
                 return Ok(weight);

@@ -1,4 +1,4 @@
-//! All parameters of a decoder under their Hugging Face names, and their gradients.
+//! Parameters of a decoder under their Hugging Face names, and their gradients.
 
 use super::Result;
 use super::delta_network::RecurrentWeights;
@@ -23,11 +23,11 @@ pub(super) const SCALES: &str = ".absmax";
 /// A weight `[out, in]`, its bias and its adapter.
 #[derive(Clone, Debug)]
 pub struct Linear<T = Tensor> {
-    /// `[out, in]`, or the codes of a quantized weight.
+    /// Weight, `[out, in]`, or the codes of a quantized weight.
     pub weight: T,
     /// Present if the weight is quantized.
     pub scales: Option<QuantizationScales<T>>,
-    /// `[out]`
+    /// Bias, `[out]`.
     pub bias: Option<T>,
     /// Present if an adapter applies to this layer.
     pub adapter: Option<LinearAdapter<T>>,
@@ -36,26 +36,26 @@ pub struct Linear<T = Tensor> {
 /// The scales of a quantized weight.
 #[derive(Clone, Debug)]
 pub struct QuantizationScales<T = Tensor> {
-    /// f32; see [`QuantizationScheme::shapes`].
+    /// Values of the scales, f32; see [`QuantizationScheme::shapes`].
     pub values: T,
-    /// How the weight is stored.
+    /// Scheme in which the weight is stored.
     pub scheme: QuantizationScheme,
 }
 
-/// A linear layer's adapter: `scale * b a` is added to the weight; with DoRA, rows then get magnitudes of their own.
+/// A linear layer's adapter: `scale * b a` is added to the weight. With DoRA, rows then get separate magnitudes.
 #[derive(Clone, Debug)]
 pub struct LinearAdapter<T = Tensor> {
-    /// `lora_A`, `[r, in]`
+    /// `lora_A`, `[r, in]`.
     pub a: T,
-    /// `lora_B`, `[out, r]`
+    /// `lora_B`, `[out, r]`.
     pub b: T,
     /// `lora_B.bias`, `[out]`, if `B` has one.
     pub bias: Option<T>,
-    /// `lora_magnitude_vector`, `[out]`, if the adapter is one of DoRA.
+    /// `lora_magnitude_vector`, `[out]`, if the adapter uses DoRA.
     pub magnitude: Option<T>,
     /// Numerator of the scale.
     pub alpha: f64,
-    /// [`LoraSettings::scale`] of this module.
+    /// Result of [`LoraSettings::scale`] for this module.
     pub scale: f32,
 }
 
@@ -64,25 +64,25 @@ pub struct LinearAdapter<T = Tensor> {
 pub struct NormWeights<T = Tensor> {
     /// Factor of each value.
     pub weight: T,
-    /// Added to each value.
+    /// Offset added to each value.
     pub bias: Option<T>,
 }
 
 /// Linear maps around an activation (an MLP).
 #[derive(Clone, Debug)]
 pub struct MlpProjections<L> {
-    /// Gate and up projections, one that joins them, or the only one of an MLP without a gate.
+    /// Gate and up projections, a joined projection, or the single one of an MLP without a gate.
     pub wide: Vec<L>,
     /// Down projection, back to the hidden size.
     pub down: L,
-    /// From a token to the weight of its output, before the logistic function, `[1, D]`; for an MLP beside experts that has one.
+    /// Map from a token to the gate of the MLP's output, before the logistic function, `[1, D]`; for shared MLPs with such a gate.
     pub gate: Option<L>,
 }
 
 /// Linear maps of a mixture of experts.
 #[derive(Clone, Debug)]
 pub struct Experts<L> {
-    /// From a token to a value for each expert, `[E, D]`.
+    /// Map from a token to a value for each expert, `[E, D]`.
     pub router: L,
     /// Each expert's gate and up projection, joined: `[E, 2 I, D]`.
     pub wide: L,
@@ -93,21 +93,21 @@ pub struct Experts<L> {
 /// Parameters of one layer.
 #[derive(Clone, Debug)]
 pub struct LayerWeights<T = Tensor> {
-    /// Query, key and value projections, or one that joins them; of a recurrent layer, those of what the recurrence reads.
+    /// Query, key and value projections, or a joined one. In a recurrent layer, the projections of the recurrence's inputs.
     pub qkv: Vec<Linear<T>>,
-    /// Output of attention, or of the recurrence.
+    /// Output projection of attention or the recurrence.
     pub o: Linear<T>,
-    /// One more logit of each head's softmax, `[H]`, if attention has sinks.
+    /// Additional logit of each head's softmax, `[H]`, if attention has sinks.
     pub sinks: Option<T>,
-    /// What is in the place of attention, if the layer is recurrent.
+    /// Recurrence that replaces attention, if the layer is recurrent.
     pub recurrent: Option<RecurrentWeights<T>>,
     /// The MLP that every token goes through, unless there are only experts.
     pub unit: Option<MlpProjections<Linear<T>>>,
     /// The experts, if the layer has a mixture of them. Their outputs are added to the MLP's.
     pub experts: Option<Experts<Linear<T>>>,
-    /// What is added to the scores of experts for their choice, `[E]`; it is not trained.
+    /// Correction added to the scores when choosing experts, `[E]`. It is not trained.
     pub correction: Option<T>,
-    /// Norms of query heads and of key heads: per head, or over all together.
+    /// Norms of query heads and of key heads, each per head or over all together.
     pub qk_norm: Option<(T, T)>,
     /// Norm before attention.
     pub input_norm: Option<NormWeights<T>>,
@@ -130,11 +130,11 @@ pub struct Weights<T = Tensor> {
     pub layers: Vec<LayerWeights<T>>,
     /// Last norm.
     pub norm: NormWeights<T>,
-    /// Output matrix `[V, D]`, unless it is the embedding.
+    /// Output matrix, `[V, D]`, unless it is tied to the embedding.
     pub head: Option<T>,
     /// A critic's head on the last hidden states, `[1, hidden]` and `[1]`.
     pub value_head: Option<Linear<T>>,
-    /// Settings of the adapter, if there is one. Then only it, the modules that it lists and a critic's head are trained.
+    /// Settings of the adapter, if there is one. Then only the adapter, the modules that it lists and a critic's head are trained.
     pub lora: Option<LoraSettings>,
     /// Names of the parameters.
     pub(super) names: &'static TensorNames,
@@ -144,7 +144,7 @@ pub struct Weights<T = Tensor> {
 pub struct Gradients(pub(super) Weights<Option<Tensor>>);
 
 impl<T> Linear<T> {
-    /// Creates a map that is neither quantized nor has an adapter.
+    /// Creates a map without quantization and adapter.
     pub fn new(weight: T, bias: Option<T>) -> Self {
         Self { weight, scales: None, bias, adapter: None }
     }
@@ -197,12 +197,12 @@ impl Linear {
 }
 
 impl<L> MlpProjections<L> {
-    /// Borrows its maps.
+    /// Borrows the maps.
     pub(super) fn each(&self) -> MlpProjections<&L> {
         MlpProjections { wide: self.wide.iter().collect(), down: &self.down, gate: self.gate.as_ref() }
     }
 
-    /// Applies a function to each of its maps.
+    /// Applies a function to each map.
     pub(super) fn map<U, E>(
         self,
         mut f: impl FnMut(L) -> std::result::Result<U, E>,
@@ -213,12 +213,12 @@ impl<L> MlpProjections<L> {
 }
 
 impl<L> Experts<L> {
-    /// Borrows its maps.
+    /// Borrows the maps.
     pub(super) fn each(&self) -> Experts<&L> {
         Experts { router: &self.router, wide: &self.wide, down: &self.down }
     }
 
-    /// Applies a function to each of its maps.
+    /// Applies a function to each map.
     pub(super) fn map<U, E>(self, mut f: impl FnMut(L) -> std::result::Result<U, E>) -> std::result::Result<Experts<U>, E> {
         Ok(Experts { router: f(self.router)?, wide: f(self.wide)?, down: f(self.down)? })
     }
@@ -236,7 +236,7 @@ impl<T> NormWeights<T> {
 }
 
 impl<T> LayerWeights<T> {
-    /// Returns its linear maps with their names in a layer.
+    /// Returns the layer's linear maps with their names.
     fn named_maps(&self, names: &'static TensorNames) -> Vec<(&'static str, &Linear<T>)> {
         let (inputs, output) = (names.inputs(self.recurrent.is_some()), names.mixed(self.recurrent.is_some()));
         let mut all: Vec<_> = inputs.iter().copied().zip(&self.qkv).chain([(output, &self.o)]).collect();
@@ -257,7 +257,7 @@ impl<T> LayerWeights<T> {
         f: &mut impl FnMut(String, &'a T) -> std::result::Result<U, E>,
     ) -> std::result::Result<LayerWeights<U>, E> {
         let name = |part: &str| format!("{layer}.{part}");
-        // In this order random weights are drawn.
+        // Random weights are drawn in this order.
         let is_recurrent = self.recurrent.is_some();
         let inputs = self.qkv.iter().zip(names.inputs(is_recurrent));
         let qkv = inputs.map(|(l, part)| l.map(&name(part), f)).collect::<std::result::Result<_, E>>()?;
@@ -337,7 +337,7 @@ impl<T> Weights<T> {
         all
     }
 
-    /// Returns the part that the parameter of this name belongs to.
+    /// Returns the part of the model that the parameter of this name belongs to.
     pub fn part_of(&self, name: &str) -> ModelPart {
         let names = self.names;
         let of_layer = name.strip_prefix(names.layers).and_then(|rest| rest.strip_prefix('.')?.split_once('.')?.0.parse().ok());
@@ -356,7 +356,7 @@ impl<T> Weights<T> {
         by_itself || self.trains_with_adapter(name) || is_adapter_parameter(name) || is_critic_parameter(name)
     }
 
-    /// Returns whether the parameter of this name is one of the base model's that are trained beside the adapter.
+    /// Returns whether the parameter of this name is one of the base model's that are trained with the adapter.
     pub(super) fn trains_with_adapter(&self, name: &str) -> bool {
         let Some(lora) = self.lora else { return false };
         let bias_of = || name.strip_suffix(".bias").filter(|_| !is_adapter_parameter(name) && !is_critic_parameter(name));
@@ -364,7 +364,7 @@ impl<T> Weights<T> {
             || match lora.biases {
                 TrainedBiases::None => false,
                 TrainedBiases::Adapted => bias_of().is_some_and(|module| self.has_adapter(module)),
-                // As in peft, whose rule goes by the name.
+                // As in peft, the name decides.
                 TrainedBiases::All => bias_of().is_some() || name.ends_with(".dt_bias"),
             }
     }
@@ -404,7 +404,7 @@ impl Weights {
         self.named().into_iter().filter(|(name, _)| self.trains(name)).collect()
     }
 
-    /// Returns the other parameters by name.
+    /// Returns the frozen parameters with their names.
     pub fn untrained(&self) -> Vec<(String, &Tensor)> {
         self.named().into_iter().filter(|(name, _)| !self.trains(name)).collect()
     }
@@ -414,7 +414,7 @@ impl Weights {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// Returns whether that matrix is trained.
+    /// Returns whether the output matrix is trained.
     pub fn trains_output(&self) -> bool {
         self.trains(&format!("{}.weight", if self.head.is_some() { self.names.head } else { self.names.embedding }))
     }
@@ -445,7 +445,7 @@ impl Weights {
         named.map(|(_, t)| bytes(t)).sum()
     }
 
-    /// Adds a critic's head that initially values everything at zero.
+    /// Adds a critic's head whose values are initially zero.
     pub fn with_value_head(mut self, hidden_size: usize) -> Result<Self> {
         let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu);
         self.value_head = Some(Linear::new(zeros(&[1, hidden_size])?, Some(zeros(&[1])?)));
@@ -458,7 +458,7 @@ impl Weights {
         Ok(Gradients(self.map(|name, t| self.trains(&name).then(|| zeros(t)).transpose())?))
     }
 
-    /// Copies the values so that training does not change them. Trained parameters get their own storage; the others share it.
+    /// Copies the weights so that training does not change the copy. Trained parameters get separate storage; the others share it.
     pub fn copied(&self) -> Result<Self> {
         self.map(|name, t| Ok(if self.trains(&name) { ops::copied(t)? } else { t.clone() }))
     }
@@ -476,8 +476,8 @@ pub(super) fn bytes(t: &Tensor) -> usize {
     t.elem_count() * t.dtype().size_in_bytes()
 }
 
-/// The head's name in files.
+/// Name of the head in files.
 pub(super) const SCORE: &str = "score.weight";
 
-/// The bias of the head in files.
+/// Name of the head's bias in files.
 pub(super) const SCORE_BIAS: &str = "score.bias";

@@ -13,23 +13,23 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// The header's length is a multiple of so many bytes.
+/// Alignment of the header's length, in bytes.
 const ALIGNMENT: usize = 8;
 
-/// Bytes that are written at once, so that what is written is counted while a large tensor is.
+/// Maximum number of bytes written at once, so that progress advances within a large tensor.
 const AT_ONCE: usize = 4 << 20;
 
-/// Longest name of a file that is shown, in bytes.
+/// Maximum length of a shown file name, in bytes.
 const SHOWN: usize = 200;
 
 pub(super) fn unwritten(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
     |source| Error::Write { path: path.to_owned(), source }
 }
 
-/// Writes a critic's head, if the model has one, into a file of its own.
+/// Writes a critic's head to a separate file, if the model has one.
 ///
 /// # Errors
-/// If it can't be written.
+/// If the file can't be written.
 pub fn write_critic(weights: &Weights, file: &Path) -> Result<()> {
     let tensors: Vec<(String, Tensor)> =
         weights.named().into_iter().filter(|(name, _)| is_critic_parameter(name)).map(|(n, t)| (n, t.clone())).collect();
@@ -39,22 +39,22 @@ pub fn write_critic(weights: &Weights, file: &Path) -> Result<()> {
     write_tensors(tensors, None, file)
 }
 
-/// Writes one safetensors file, without a critic's head or an adapter.
+/// Writes one safetensors file, excluding a critic's head and an adapter.
 pub fn write_weights(weights: &Weights, file: &Path) -> Result<()> {
     let tensors = weights.in_files()?.into_iter().filter(|(name, _)| !is_critic_parameter(name)).collect();
-    // transformers refuses a file that does not say whose tensors it holds.
+    // transformers refuses a file without the format of its tensors.
     write_tensors(tensors, torch_metadata(), file)
 }
 
-/// Returns the metadata that transformers and peft expect in a file of tensors.
+/// Returns the metadata that transformers and peft expect in a tensor file.
 pub(super) fn torch_metadata() -> Option<HashMap<String, String>> {
     Some(HashMap::from([("format".to_owned(), "pt".to_owned())]))
 }
 
-/// Writes a safetensors file with the permissions of any new file. Each tensor is dropped once it is written.
+/// Writes a safetensors file with the permissions of any new file. Each tensor is dropped after it is written.
 ///
 /// # Errors
-/// If it can't be written.
+/// If the file can't be written.
 pub fn write_tensors(tensors: Vec<(String, Tensor)>, metadata: Option<HashMap<String, String>>, file: &Path) -> Result<()> {
     let entry = |(name, tensor): (String, Tensor)| TensorEntry {
         name,
@@ -68,7 +68,7 @@ pub fn write_tensors(tensors: Vec<(String, Tensor)>, metadata: Option<HashMap<St
     })
 }
 
-/// Counts what is written.
+/// A writer that counts the written bytes.
 struct TaskProgressWriter<'a, W> {
     to: W,
     task: &'a ProgressTask,
@@ -86,7 +86,7 @@ impl<W: Write> Write for TaskProgressWriter<'_, W> {
     }
 }
 
-/// A tensor of a file to be written, and where its bytes come from.
+/// A tensor of a file to be written, and the source of its bytes.
 pub(super) struct TensorEntry<T> {
     pub name: String,
     pub dtype: safetensors::Dtype,
@@ -94,11 +94,11 @@ pub(super) struct TensorEntry<T> {
     pub content: T,
 }
 
-/// Writes a safetensors file in the order of the library's own, by falling size of values and then by name; `write` passes on the bytes
-/// of each tensor.
+/// Writes a safetensors file in the library's own order, by descending value size and then by name. `write` writes the bytes of each
+/// tensor.
 ///
 /// # Errors
-/// If it can't be written, or two tensors have the same name.
+/// If the file can't be written, or two tensors have the same name.
 pub(super) fn write_file<T>(
     mut entries: Vec<TensorEntry<T>>,
     metadata: Option<HashMap<String, String>>,

@@ -7,7 +7,7 @@ use super::{Error, ModelFolder, Result};
 use crate::config::json;
 use std::path::Path;
 
-/// Writes the source's `config.json` with another dtype and what `edit` changes.
+/// Writes the source's `config.json` with another dtype and the changes of `edit`.
 pub(super) fn write_config(
     source: &ModelFolder,
     companions: &CompanionFiles,

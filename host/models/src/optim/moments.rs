@@ -1,4 +1,4 @@
-//! An optimizer's state for a parameter, and the update that it computes from it.
+//! Optimizer state of a parameter, and the update computed from it.
 
 use super::OptimizerSettings;
 use crate::config::{AdafactorArgs, LrAdjustment, MuonArgs, OptimizerRule};
@@ -8,20 +8,20 @@ use crate::ops::optimizers::{self as rules, CommonScalars, SecondMoment};
 use crate::ops::{self};
 use candle_core::{DType, Tensor};
 
-/// Minimum root mean square by which Adafactor scales a rate.
+/// Minimum root mean square of a parameter by which Adafactor scales the learning rate.
 const LEAST_SCALE: f64 = 1e-3;
 
-/// What Adafactor adds to squared gradients.
+/// Epsilon that Adafactor adds to squared gradients.
 const SQUARED_EPS: f64 = 1e-30;
 
-/// Minimum size of a parameter whose moments are in 8 bits, from bitsandbytes.
+/// Minimum number of values of a parameter whose moments are in 8 bits, from bitsandbytes.
 const LEAST_8BIT: usize = 4096;
 
-/// Last parts of the names of tables whose rows are looked up. Most of a row's gradients are zero, so its moments vary too much for 8
-/// bits (Dettmers et al. 2022, section 2.3); transformers leaves them in 32 bits too.
+/// Last parts of the names of embedding tables. Most gradients of a row are zero, so its moments vary too much for 8 bits (Dettmers et al.
+/// 2022, section 2.3); transformers also keeps them in 32 bits.
 const TABLES: [&str; 4] = ["embed_tokens", "embed_in", "wte", "wpe"];
 
-/// A moment in 8 bits; see [`Moment8Bit`].
+/// A moment stored in 8 bits; see [`Moment8Bit`].
 pub(super) struct QuantizedMoment {
     codes: Tensor,
     scales: Tensor,
@@ -34,13 +34,13 @@ impl QuantizedMoment {
         Ok(Self { codes: zeros(parameter.dims(), DType::U8)?, scales: zeros(&[blocks], DType::F32)? })
     }
 
-    /// Returns it as [`adamw_8bit`] takes it.
+    /// Returns the moment in the form that [`adamw_8bit`] reads.
     pub(super) fn moment(&self) -> Moment8Bit<'_> {
         Moment8Bit { codes: &self.codes, scales: &self.scales }
     }
 }
 
-/// The state of one parameter.
+/// Optimizer state of one parameter.
 pub(super) enum ParameterMoments {
     AdamW { m: Tensor, v: Tensor },
     AdamW8Bit { m: QuantizedMoment, v: QuantizedMoment },
@@ -76,7 +76,7 @@ impl ParameterMoments {
         })
     }
 
-    /// Returns its tensors, with the suffixes of their names in a checkpoint.
+    /// Returns the state's tensors with the suffixes of their names in a checkpoint.
     pub(super) fn named(&self) -> Vec<(&'static str, &Tensor)> {
         match self {
             Self::AdamW { m, v } => vec![("m", m), ("v", v)],
@@ -97,7 +97,7 @@ impl ParameterMoments {
         }
     }
 
-    /// Returns the tensors with their names, to be replaced.
+    /// Returns the state's tensors mutably, with their names.
     pub(super) fn named_mut(&mut self) -> Vec<(&'static str, &mut Tensor)> {
         match self {
             Self::AdamW { m, v } => vec![("m", m), ("v", v)],
@@ -118,7 +118,7 @@ impl ParameterMoments {
         }
     }
 
-    /// Updates a parameter and the moments in place.
+    /// Updates a parameter and its moments in place.
     pub(super) fn update(&self, p: &Parameter<'_>, settings: OptimizerSettings, s: CommonScalars) -> ops::Result<()> {
         match (self, settings.rule) {
             (Self::Sgd(buffer), OptimizerRule::Sgd(args)) => {
@@ -153,13 +153,13 @@ impl ParameterMoments {
     }
 }
 
-/// Returns whether Muon updates a parameter: a matrix inside a layer, or an adapter's.
+/// Returns whether Muon updates a parameter: a matrix of a layer or of an adapter.
 fn is_of_layer(name: &str, parameter: &Tensor) -> bool {
-    // Families name the list of their layers differently, but a layer's number is always a part of the name.
+    // Families name the list of layers differently, but the name always contains the layer's number.
     parameter.dims().len() == 2 && name.split('.').any(|part| part.parse::<usize>().is_ok())
 }
 
-/// Returns whether a parameter is a table of embeddings.
+/// Returns whether a parameter is an embedding table.
 fn is_table(name: &str) -> bool {
     let module = name.strip_suffix(".weight").and_then(|module| module.rsplit('.').next());
     module.is_some_and(|module| TABLES.contains(&module))
@@ -183,7 +183,7 @@ fn muon(args: MuonArgs, parameter: &Tensor) -> rules::Muon {
     rules::Muon { momentum, nesterov, ns_steps, adjusted: adjusted(adjust_lr_fn, parameter) }
 }
 
-/// Returns the factor of Muon's rate for a matrix.
+/// Returns Muon's learning rate multiplier for a matrix.
 pub(super) fn adjusted(how: LrAdjustment, parameter: &Tensor) -> f64 {
     let (height, width) = parameter.dims2().map_or((1.0, 1.0), |(height, width)| (height as f64, width as f64));
     match how {

@@ -1,5 +1,5 @@
-//! Updates named parameters by one of the optimizers, with moments stored under the parameters' names, in f32 unless the optimizer has
-//! 8 bits in its name.
+//! Updates named parameters with one of the optimizers. Moments are stored under the parameters' names, in f32 unless the optimizer has 8
+//! bits in its name.
 
 use super::moments::{ParameterMoments, adamw_step, adjusted};
 use super::settings::OptimizerSettings;
@@ -11,7 +11,7 @@ use crate::ops::optimizers::CommonScalars;
 use candle_core::{DType, Tensor};
 use std::collections::HashMap;
 
-/// End of the names of an adapter's magnitudes, which are vectors and yet weights.
+/// Suffix of the names of an adapter's magnitudes, which are vectors but count as weights.
 const MAGNITUDE: &str = ".lora_magnitude_vector";
 
 /// Parameters or gradients by name, in a fixed order.
@@ -22,16 +22,16 @@ pub struct Optimizer {
     settings: OptimizerSettings,
     updates: u64,
     moments: Vec<(String, ParameterMoments)>,
-    /// `None` if it must be computed again.
+    /// Bounds on the current magnitudes; `None` if they must be recomputed.
     reach: Option<MagnitudeBounds>,
 }
 
-/// Bounds on magnitudes, which grow with each update.
+/// Bounds on magnitudes. They grow with each update.
 #[derive(Clone, Copy, Debug)]
 struct MagnitudeBounds {
-    /// Bound on every parameter.
+    /// Bound on the values of all parameters.
     parameters: f64,
-    /// Bound on every momentum of SGD, or on every first moment in 8 bits.
+    /// Bound on SGD's momentum, or on first moments in 8 bits.
     momentum: f64,
 }
 
@@ -40,43 +40,43 @@ struct MagnitudeBounds {
 pub enum UpdateOutcome {
     /// The update was made. Holds the gradient norm before clipping.
     Made(f64),
-    /// The gradient norm is not finite; nothing was changed.
+    /// The gradient norm, given here, is not finite; nothing was changed.
     NotFinite(f64),
-    /// This parameter's values would not be finite; nothing was changed.
+    /// The named parameter would get values that are not finite; nothing was changed.
     Overflow(String),
 }
 
-/// An update that was found to stay finite and can be made.
+/// An update that is known to stay finite and can be made.
 #[derive(Debug)]
 pub struct FiniteUpdate {
     /// The gradient norm before clipping.
     pub norm: f64,
     clip: f64,
-    /// As in [`Optimizer`], after the update.
+    /// Bounds on the magnitudes after the update, as in [`Optimizer`].
     reach: Option<MagnitudeBounds>,
 }
 
-/// The result of preparing an update, like [`UpdateOutcome`], which it becomes.
+/// The result of preparing an update, which becomes an [`UpdateOutcome`].
 #[derive(Debug)]
 pub enum UpdatePreparation {
     /// The update can be made.
     Ready(FiniteUpdate),
-    /// As [`UpdateOutcome::NotFinite`].
+    /// The gradient norm is not finite; becomes [`UpdateOutcome::NotFinite`].
     NotFinite(f64),
-    /// As [`UpdateOutcome::Overflow`].
+    /// The named parameter would overflow; becomes [`UpdateOutcome::Overflow`].
     Overflow(String),
 }
 
-/// Up to this magnitude, an update is known to stay finite without checking each value: f32 ends at 3e38.
+/// Magnitude up to which an update stays finite without a check of each value. The largest f32 is 3e38.
 const SAFE: f64 = 1e30;
 
-/// Up to this gradient norm, squares stay finite too.
+/// Gradient norm up to which squares stay finite too.
 const SAFE_GRADIENT: f64 = 1e15;
 
-/// Suffixes of what holds means of squares, or scales of codes. Negative ones would make updates that are not finite.
+/// Suffixes of tensors that hold mean squares or scales of codes. Negative values there would make updates that are not finite.
 const NEVER_NEGATIVE: [&str; 5] = ["v", "v_scales", "m_scales", "rows", "columns"];
 
-/// Returns whether a tensor in host memory has values below zero; codes have none.
+/// Returns whether a tensor in host memory has negative values; codes have none.
 fn has_negative(t: &Tensor) -> candle_core::Result<bool> {
     if t.dtype() != DType::F32 || t.elem_count() == 0 {
         return Ok(false);
@@ -103,7 +103,7 @@ impl Optimizer {
         all.map(|(name, suffix)| format!("{name}.{suffix}"))
     }
 
-    /// Returns the number of updates, and copies of the moments in host memory as `<parameter>.m`, `<parameter>.v` and so on.
+    /// Returns the number of updates and copies of the moments in host memory, named `<parameter>.m`, `<parameter>.v` and so on.
     pub fn state(&self) -> ops::Result<(u64, HashMap<String, Tensor>)> {
         let mut moments = HashMap::with_capacity(2 * self.moments.len());
         for (name, of_parameter) in &self.moments {
@@ -114,7 +114,7 @@ impl Optimizer {
         Ok((self.updates, moments))
     }
 
-    /// Restores a state from [`Optimizer::state`]; the error names what does not fit, and nothing was changed.
+    /// Restores a state from [`Optimizer::state`]. On an error, which names what does not fit, nothing is changed.
     pub fn restore(&mut self, updates: u64, mut state: HashMap<String, Tensor>) -> Result<(), String> {
         let mut restored = Vec::new();
         for (name, of_parameter) in &self.moments {
@@ -140,7 +140,7 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Updates all parameters from their gradients, unless a value would not be finite afterwards. They must be those passed to
+    /// Updates all parameters from their gradients, unless a value would not be finite afterwards. The parameters must be those passed to
     /// `new`, in the same order.
     pub fn step(&mut self, parameters: &[Parameter<'_>], lr: f64) -> ops::Result<UpdateOutcome> {
         let rate = |_: &str| lr;
@@ -156,9 +156,9 @@ impl Optimizer {
         })
     }
 
-    /// Determines whether an update can be made, without changing anything. `rate` returns the learning rate for a parameter's
-    /// name, and `squares` is the sum of the squares of all gradients, those of parameters that others update included. Optimizers that
-    /// update together prepare first, so that either all of them change something or none does.
+    /// Determines whether an update can be made, without changing anything. `rate` returns the learning rate for a parameter's name, and
+    /// `squares` is the sum of squares of all gradients, including those of parameters that other optimizers update. Optimizers that update
+    /// together prepare first, so that either all or none of them change parameters.
     pub fn prepare(
         &self,
         parameters: &[Parameter<'_>],
@@ -177,7 +177,7 @@ impl Optimizer {
         let after = |reach: MagnitudeBounds| {
             Some(self.after(reach, parameters, (lr, longest_update(s)), norm * clip)).filter(MagnitudeBounds::is_safe)
         };
-        // The kernel multiplies by the rate before it divides, and below this eps second moments vanish before it counts.
+        // The kernel multiplies by the learning rate before it divides, and second moments underflow below this eps before it matters.
         let product = lr / (1.0 - s.beta1) * SAFE_GRADIENT;
         let has_adamw = matches!(s.rule, OptimizerRule::AdamW | OptimizerRule::AdamW8Bit | OptimizerRule::Muon(_));
         let plain = norm * clip < SAFE_GRADIENT && (!has_adamw || product < SAFE && s.eps >= 1e-20);
@@ -192,7 +192,7 @@ impl Optimizer {
         if let Some(reach) = reach.filter(|_| plain) {
             return Ok(UpdatePreparation::Ready(FiniteUpdate { norm, clip, reach: Some(reach) }));
         }
-        // Of the others nothing closer is known than the bounds, which only absurd rates exceed.
+        // For other optimizers only the bounds are known, which only absurd learning rates exceed.
         let others = self.after(self.measured(parameters)?, parameters, (lr, 0.0), norm * clip);
         for (p, moments) in paired {
             let lost = match moments {
@@ -213,7 +213,7 @@ impl Optimizer {
         Ok(UpdatePreparation::Ready(FiniteUpdate { norm, clip, reach: None }))
     }
 
-    /// Makes an update that [`Optimizer::prepare`] found ready, with the same arguments.
+    /// Makes an update that [`Optimizer::prepare`] returned as ready. Takes the same arguments.
     pub fn apply(&mut self, parameters: &[Parameter<'_>], rate: impl Fn(&str) -> f64, ready: FiniteUpdate) -> ops::Result<()> {
         for (p, moments) in self.paired(parameters)? {
             moments.update(p, self.settings, self.update_scalars(p, rate(&p.name), ready.clip))?;
@@ -239,7 +239,7 @@ impl Optimizer {
         CommonScalars { lr, weight_decay, grad_scale: clip as f32, t: self.updates + 1 }
     }
 
-    /// Bounds the magnitudes by what the tensors hold.
+    /// Computes bounds on the magnitudes from the tensors' current values.
     fn measured(&self, parameters: &[Parameter<'_>]) -> ops::Result<MagnitudeBounds> {
         let buffers = self.moments.iter().filter_map(|(_, moments)| match moments {
             ParameterMoments::Sgd(buffer) => buffer.as_ref(),
@@ -250,8 +250,8 @@ impl Optimizer {
         Ok(MagnitudeBounds { parameters: ops::sum_of_squares(parameters.iter().map(|p| p.master))?.sqrt(), momentum })
     }
 
-    /// Bounds the magnitudes after an update with gradients of at most this length, at a rate at which AdamW changes a value by
-    /// at most `adamw` times that.
+    /// Computes bounds on the magnitudes after an update with a gradient norm of at most `gradient`, where AdamW changes a value by at most
+    /// `adamw` times the learning rate.
     fn after(
         &self,
         reach: MagnitudeBounds,
@@ -266,7 +266,7 @@ impl Optimizer {
         match s.rule {
             OptimizerRule::AdamW => MagnitudeBounds { parameters: decayed + lr * adamw, momentum },
             OptimizerRule::AdamW8Bit => {
-                // A second moment may be rounded to zero under any first moment, which its scale bounds.
+                // A second moment may be rounded to zero under any first moment, which is bounded by its scale.
                 let momentum = s.beta1 * momentum + (1.0 - s.beta1) * gradient;
                 let update = momentum / (1.0 - s.beta1) / s.eps;
                 MagnitudeBounds { parameters: decayed + lr * update.max(adamw), momentum }
@@ -278,12 +278,12 @@ impl Optimizer {
                 MagnitudeBounds { parameters: p + lr * (gradient + momentum), momentum }
             }
             OptimizerRule::RmsProp(args) => {
-                // The mean holds each squared gradient with this weight at least; the buffer adds them up.
+                // The mean has each squared gradient with at least this weight; the buffer sums them.
                 let update = (1.0 - args.alpha).sqrt().recip() / (1.0 - args.momentum);
                 MagnitudeBounds { parameters: p + lr * update, momentum }
             }
             OptimizerRule::Adafactor(args) => {
-                // An update's root mean square is at most this.
+                // The root mean square of an update is at most this.
                 let update = args.clip_threshold * largest(&|t| t.elem_count() as f64).sqrt();
                 let lr = if args.scale_parameter { lr * p.max(1.0) } else { lr };
                 MagnitudeBounds { parameters: p * (1.0 - lr * s.weight_decay).abs().max(1.0) + lr * update, momentum }
@@ -303,9 +303,9 @@ impl MagnitudeBounds {
     }
 }
 
-/// Returns the largest change of a parameter per update of AdamW at learning rate 1. By the Cauchy-Schwarz inequality, a first
-/// moment is at most `(1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2))` times the root of the second, and the bias
-/// correction is at most `1 / (1 - beta1)`.
+/// Returns the largest change of a parameter per update of AdamW at learning rate 1. By the Cauchy-Schwarz inequality, a first moment is at
+/// most `(1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2))` times the root of the second, and the bias correction is at most `1 / (1 -
+/// beta1)`.
 fn longest_update(s: OptimizerSettings) -> f64 {
     let spread = 1.0 - s.beta1 * s.beta1 / s.beta2;
     if spread > 0.0 { ((1.0 - s.beta2) * spread).sqrt().recip() } else { f64::INFINITY }
@@ -331,10 +331,10 @@ mod tests {
             weight_decay: 0.1,
             max_grad_norm,
         };
-        // A rate beyond f32, a decay that multiplies, a gradient whose square overflows, a weight that is NaN.
+        // Cases: a rate beyond f32, a decay that multiplies, a gradient whose square overflows, a weight that is NaN.
         let cases =
             [(1.0, 0.5, 1e39, 1.0, 0), (1.0, 0.5, 1e11, 1.0, 3), (1.0, 1e25, 1e-3, 0.0, 0), (f32::NAN, 0.5, 1e-3, 1.0, 0)];
-        // Moments in 8 bits are those of parameters of this size.
+        // Parameters of this size have moments in 8 bits.
         for (rule, size) in [(OptimizerRule::AdamW, 1), (OptimizerRule::AdamW8Bit, 64)] {
             for (weight, gradient, lr, longest, after) in cases {
                 let all = |x: f32| Tensor::full(x, (size, size), &Device::Cpu).unwrap();
@@ -381,7 +381,7 @@ mod tests {
         OptimizerSettings { rule, beta1: 0.9, beta2, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 1.0 }
     }
 
-    /// Takes steps `from..to` of a case.
+    /// Runs steps `from..to` of a case.
     fn steps(case: &Value, parameters: &[(String, Tensor)], optimizer: &mut Optimizer, from: usize, to: usize) {
         let decades = case["decades"].as_u64().unwrap_or(1) as usize;
         for step in from..to {

@@ -3,25 +3,25 @@
 use crate::config::{MetricDirection, PlateauArgs, ThresholdMode};
 use serde::{Deserialize, Serialize};
 
-/// The state from the evaluations so far, counted like torch's `ReduceLROnPlateau`.
+/// State of plateau detection, counted like torch's `ReduceLROnPlateau`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct PlateauDetector {
     best: Option<f64>,
-    /// Evaluations without improvement.
+    /// Number of evaluations without improvement.
     bad: u32,
-    /// Evaluations that don't count yet.
+    /// Number of evaluations left that don't count.
     cooldown: u32,
-    /// Number of times that they stopped improving.
+    /// Number of times that evaluations have stopped improving.
     pub plateaus: u32,
 }
 
 impl PlateauDetector {
-    /// Returns the state for another metric: rates stay as low as they are.
+    /// Returns the state for another metric. Keeps the number of plateaus, so learning rates stay as low as they are.
     pub fn for_new_metric(self) -> Self {
         Self { plateaus: self.plateaus, ..Self::default() }
     }
 
-    /// Takes a value of the metric into account. `greater` says whether more is better, unless the settings do.
+    /// Records a value of the metric. `greater` is whether higher is better, unless the settings define that.
     pub fn observe(&mut self, value: f64, s: PlateauArgs, greater: bool) {
         let greater = s.mode.map_or(greater, |mode| mode == MetricDirection::Max);
         let sign = if greater { 1.0 } else { -1.0 };

@@ -3,23 +3,23 @@
 use crate::config::{CosineMinLrArgs, CosineWarmupMinLrArgs, LrShape, PlateauArgs, RampShape, StableDecayArgs};
 use std::f64::consts::PI;
 
-/// A schedule with its length, with the shapes of transformers' `get_scheduler`.
+/// A learning-rate schedule and its length. Shapes are those of transformers' `get_scheduler`.
 #[derive(Clone, Copy, Debug)]
 pub struct LearningRateSchedule {
-    /// Shape.
+    /// Shape of the schedule.
     pub shape: LrShape,
     /// Highest learning rate.
     pub peak: f64,
-    /// Warmup steps, which rise linearly from zero.
+    /// Number of warmup steps, in which the rate rises linearly from zero.
     pub warmup: u64,
-    /// Steps in the run.
+    /// Number of steps in the run.
     pub total: u64,
     /// Number of times that evaluations have stopped improving.
     pub plateaus: u32,
 }
 
 impl LearningRateSchedule {
-    /// Returns why the peak is invalid for this shape, if it is.
+    /// Returns why the peak is invalid for this shape, or `None`.
     pub fn fault(&self) -> Option<String> {
         match self.shape {
             LrShape::Polynomial(s) if s.lr_end >= self.peak => {
@@ -39,7 +39,7 @@ impl LearningRateSchedule {
         }
     }
 
-    /// Returns the learning rate of the update after `step` finished updates.
+    /// Returns the learning rate of the update that follows `step` finished updates.
     pub fn at(&self, step: u64) -> f64 {
         match self.shape {
             LrShape::Constant => self.peak,
@@ -53,7 +53,7 @@ impl LearningRateSchedule {
                 let first = || (step as f64 + 1.0) / self.warmup.max(1) as f64;
                 match step < self.warmup {
                     true => self.peak * s.warmup_lr_rate.map_or_else(first, warmed),
-                    // It ends at the minimum in the last step, instead of after it.
+                    // The rate reaches the minimum in the last step instead of after it.
                     false => self.peak * to_minimum(s.num_cycles, self.minimum(s.min_lr, s.min_lr_rate), self.progress(step + 1)),
                 }
             }
@@ -62,7 +62,7 @@ impl LearningRateSchedule {
         }
     }
 
-    /// Returns the fraction of the peak after a linear warmup.
+    /// Returns the rate as a fraction of the peak, after a linear warmup.
     fn after_warmup(&self, step: u64) -> f64 {
         let progress = self.progress(step);
         match self.shape {
@@ -79,13 +79,13 @@ impl LearningRateSchedule {
         }
     }
 
-    /// Returns how much of the time after the warmup has passed.
+    /// Returns the fraction of the time after the warmup that has passed.
     fn progress(&self, step: u64) -> f64 {
         let left = self.total.saturating_sub(self.warmup).max(1) as f64;
         (step.saturating_sub(self.warmup) as f64 / left).min(1.0)
     }
 
-    /// Returns a minimum as a fraction of the peak.
+    /// Returns the minimum rate as a fraction of the peak.
     fn minimum(&self, min_lr: Option<f64>, rate: Option<f64>) -> f64 {
         match min_lr {
             Some(min_lr) if self.peak > 0.0 => min_lr / self.peak,
@@ -133,7 +133,7 @@ impl LearningRateSchedule {
     }
 }
 
-/// Returns a cosine that begins at one, after this part of its waves.
+/// Returns the value of a cosine that starts at one, at this fraction of its waves.
 fn wave(num_cycles: f64, progress: f64) -> f64 {
     (0.5 * (1.0 + (PI * num_cycles * 2.0 * progress).cos())).max(0.0)
 }

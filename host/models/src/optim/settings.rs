@@ -1,20 +1,20 @@
-//! The settings of an optimizer.
+//! Settings of an optimizer.
 
 use crate::config::OptimizerRule;
 
-/// Settings that are constant during a run.
+/// Optimizer settings that are constant during a run.
 #[derive(Clone, Copy, Debug)]
 pub struct OptimizerSettings {
     /// The optimizer, with its own settings.
     pub rule: OptimizerRule,
-    /// Decay of AdamW's and Lion's first moment.
+    /// Decay of the first moment of AdamW and Lion.
     pub beta1: f64,
-    /// Decay of the second moment; of the first after Lion's update.
+    /// Decay of the second moment; for Lion, of the first moment after the update.
     pub beta2: f64,
     /// Added to the square root of AdamW's second moment.
     pub eps: f64,
-    /// Weight decay; not applied to norms and biases, as in transformers, but to the magnitudes of DoRA.
+    /// Weight decay. As in transformers, it does not apply to norms and biases; it does apply to the magnitudes of DoRA.
     pub weight_decay: f64,
-    /// Largest gradient norm; larger gradients are scaled down. 0 for no limit.
+    /// Maximum gradient norm; larger gradients are scaled down. 0 for no limit.
     pub max_grad_norm: f64,
 }

@@ -1,30 +1,30 @@
-//! Rows that are trees: where their tokens leave the token before them, and the segments that follow from it.
+//! Rows that are trees: the branches of their tokens, and the segments that these define.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// A place at which a rollout's tokens do not continue the token before them.
+/// A position at which a rollout's tokens continue an earlier token than the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Branch {
-    /// Index of its first token among the rollout's.
+    /// Index of the branch's first token among the rollout's tokens.
     pub start: usize,
-    /// Number of tokens of prompt and rollout up to the one that it continues, including that; 0 if it begins a text.
+    /// Number of tokens of prompt and rollout up to and including the one that the branch continues; 0 if it starts a new text.
     pub after: usize,
 }
 
-/// A part of a row, prompt and rollout, that is a segment of a forest.
+/// A part of a row (prompt and rollout) that is one segment of a forest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowSegment {
-    /// Index of its first token along prompt and rollout.
+    /// Index of the segment's first token in prompt and rollout.
     pub start: usize,
-    /// Index after its last token.
+    /// Index after the segment's last token.
     pub end: usize,
-    /// Number of tokens up to the one that it continues, including that; 0 if it begins a text.
+    /// Number of tokens up to and including the one that the segment continues; 0 if it starts a new text.
     pub after: usize,
 }
 
-/// Divides prompt and rollout, of `prompt` and `tokens` tokens, where one of `branches` begins or leaves, where the rollout begins, and at
-/// these other places.
+/// Splits a row of `prompt` and `tokens` tokens into segments: where one of `branches` starts or attaches, where the rollout starts, and at
+/// the positions `others`.
 pub fn pieces(prompt: usize, tokens: usize, branches: &[Branch], others: impl IntoIterator<Item = usize>) -> Vec<RowSegment> {
     let all = prompt + tokens;
     let mut cuts: BTreeSet<usize> = others.into_iter().chain([0, prompt, all]).filter(|cut| *cut <= all).collect();

@@ -1,8 +1,8 @@
-//! The scheduler on a device: one batch of all sequences, with tokens sampled where the logits are. Each step only returns the
-//! sampled tokens and, where they are kept, their supports.
+//! Continuous batching on a device: one batch of all sequences, with tokens sampled on the device. Each step returns only the sampled
+//! tokens and, if they are recorded, their supports.
 //!
-//! A sequence that has ended a turn leaves the batch until its reply has come (`asking.rs`); it keeps its slot. It then reads the
-//! reply a token a step: what is sampled meanwhile is replaced.
+//! A sequence that has ended a turn leaves the batch until its reply arrives (`reply_requests.rs`) but keeps its slot. It then reads the
+//! reply one token per step; the tokens sampled meanwhile are replaced.
 
 use super::Error;
 use super::generator::{Generator, PromptRequest, Rollout, SampleIndex, batches};
@@ -17,27 +17,27 @@ use candle_core::Tensor;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A prefilled prompt, kept until its last completion is done.
+/// A prefilled prompt, freed after its last completion is done.
 struct DevicePrompt {
     place: usize,
-    /// Keeps alive the keys and values whose addresses the device has.
+    /// Keeps alive the keys and values whose addresses the device uses.
     _prefix: DevicePrefix,
-    /// Logits of all prompts prefilled together, and this one's row.
+    /// Logits of all prompts prefilled together, and the row of this one.
     logits: Arc<Tensor>,
     row: u32,
 }
 
-/// A sequence.
+/// A sequence that is being generated.
 struct DeviceSequence {
     rollout: Rollout,
     slot: u32,
-    /// Maximum number of its tokens after this turn.
+    /// Maximum number of tokens of the sequence after this turn.
     limit: usize,
-    /// Where its current turn begins.
+    /// Index at which the current turn begins.
     turn: usize,
-    /// Whether the turn ended on its own.
+    /// Whether the turn ended with an end token or stop text.
     ended: bool,
-    /// Tokens of a reply that are not among those that the device has.
+    /// Tokens of a reply that have not been uploaded to the device.
     reading: VecDeque<u32>,
     /// Random numbers for all tokens that may be sampled.
     uniforms: Vec<f64>,
@@ -63,12 +63,12 @@ impl TurnSequence for DeviceSequence {
     }
 }
 
-/// New sequences whose prompts' logits are in one tensor.
+/// New sequences whose prompts' logits are in the same tensor.
 struct FirstTokenBatch {
     logits: Arc<Tensor>,
     slots: Vec<u32>,
     rows: Vec<u32>,
-    /// Their indices among the active sequences.
+    /// Indices of the sequences among the active ones.
     sequences: Vec<usize>,
 }
 
@@ -78,12 +78,12 @@ struct DeviceBatch<'a, 'm> {
     requests: &'a [PromptRequest],
     model: DeviceDecoder<'m>,
     prompts: Vec<Option<DevicePrompt>>,
-    /// Unfinished completions of each prompt.
+    /// Number of unfinished completions of each prompt.
     left: Vec<usize>,
     free_places: Vec<usize>,
     free_slots: Vec<u32>,
     active: Vec<DeviceSequence>,
-    /// Sequences that have ended a turn, for which no reply has been requested.
+    /// Sequences that have ended a turn and whose reply has not been requested.
     asking: Vec<DeviceSequence>,
     done: Vec<Rollout>,
     task: ProgressTask,
@@ -156,7 +156,7 @@ impl DeviceBatch<'_, '_> {
         }
     }
 
-    /// Gives sequences a slot and their first token.
+    /// Assigns each sequence a slot and samples its first token.
     fn admit(&mut self, admitted: &[SampleIndex]) -> Result<(), Error> {
         self.prefill(admitted)?;
         let mut drawn_together: Vec<FirstTokenBatch> = Vec::new();
@@ -189,7 +189,7 @@ impl DeviceBatch<'_, '_> {
         Ok(())
     }
 
-    /// Appends the tokens that were sampled for these active sequences, in this order, or replaces them by those of replies.
+    /// Appends the tokens sampled for these active sequences, in this order, or the tokens of replies in their place.
     fn take(&mut self, sequences: Vec<usize>) -> Result<(), Error> {
         let drawn = self.model.session.drawn(sequences.len())?;
         let supports = if self.generator.keep_support { self.model.session.supports(sequences.len())? } else { Vec::new() };
@@ -213,7 +213,7 @@ impl DeviceBatch<'_, '_> {
         Ok(())
     }
 
-    /// Prefills the prompts of these sequences that are not yet.
+    /// Prefills the prompts of these sequences that have not been prefilled.
     fn prefill(&mut self, admitted: &[SampleIndex]) -> Result<(), Error> {
         let mut new: Vec<usize> = admitted.iter().map(|(prompt, _)| *prompt).filter(|&p| self.prompts[p].is_none()).collect();
         new.dedup();
@@ -246,7 +246,7 @@ impl DeviceBatch<'_, '_> {
         changed
     }
 
-    /// Takes replies. Sequences that have one go back to the batch; the others are done.
+    /// Processes replies. Sequences with a reply return to the batch; the others are done.
     fn take_replies(&mut self, replies: SequenceReplies<DeviceSequence>) -> Result<(), Error> {
         for (mut sequence, next) in replies {
             let request = &self.requests[sequence.rollout.prompt];
@@ -268,7 +268,7 @@ impl DeviceBatch<'_, '_> {
         Ok(())
     }
 
-    /// Ends a sequence and frees what it held.
+    /// Ends a sequence and frees its resources.
     fn close(&mut self, sequence: DeviceSequence, finished: bool) {
         let prompt = sequence.rollout.prompt;
         self.free_slots.push(sequence.slot);
@@ -280,7 +280,7 @@ impl DeviceBatch<'_, '_> {
         self.task.add(1);
     }
 
-    /// Uploads the sequences of the next steps, those of a prompt one after the other.
+    /// Uploads the sequences of the next steps, grouped by prompt.
     fn arrange(&mut self) -> Result<(), Error> {
         self.active.sort_by_key(|sequence| (sequence.rollout.prompt, sequence.rollout.sample));
         let slots: Vec<u32> = self.active.iter().map(|s| s.slot).collect();

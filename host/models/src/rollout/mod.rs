@@ -1,4 +1,4 @@
-//! Generation: turns prompts into completions with their log-probabilities. Uses only the frozen view of the model.
+//! Generation: samples completions of prompts with their log-probabilities. Uses only the frozen view of the model.
 
 mod branch;
 #[cfg(feature = "cuda")]

@@ -1,8 +1,8 @@
-//! Requests of replies while other sequences are decoded.
+//! Requests replies while other sequences are decoded.
 //!
-//! What answers is divided into instances. Each has a thread, which stays, so an instance's calls come in the order in which turns
-//! ended, and different instances answer side by side. Replies are read after a certain amount of decoding, not when they arrive:
-//! however long they take, the same sequences are decoded together, so a run can be repeated.
+//! Replies come from instances of the provider. Each instance has its own thread for the duration of the generation, so its calls come in
+//! the order in which turns ended, and different instances run concurrently. Replies are read after a fixed amount of decoding, not when
+//! they arrive: the batches don't depend on how long replies take, so runs are reproducible.
 
 use super::generator::Rollout;
 use super::reply_provider::{EndedTurn, ReplyProvider, TurnReply};
@@ -12,19 +12,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope};
 
-/// Decoding after which replies are read, in parameters times tokens: some 15 ms of one processor's time.
+/// Amount of decoding after which replies are read, in parameters times tokens: about 15 ms on one processor.
 const WORK_AHEAD: u128 = 400_000_000;
 
-/// Steps after which they are read if no others have been requested since. Those of large models take longer than `WORK_AHEAD`.
+/// Number of steps after which replies are read if no others have been requested since. Such steps of large models exceed `WORK_AHEAD`.
 const STEPS_AHEAD: usize = 4;
 
-/// Most requests under way, unless nothing else can be done.
+/// Maximum number of requests in flight, unless nothing else can be done.
 const MOST_REQUESTS: usize = 3;
 
-/// The share of a batch that must wait for replies before they are requested.
+/// Replies are requested when at least one in this many sequences of the batch waits for one.
 const ASKING_SHARE: usize = 16;
 
-/// All that has been decoded so far.
+/// Amount of decoding so far.
 #[derive(Clone, Copy, Default)]
 pub(super) struct DecodeProgress {
     /// Parameters times tokens.
@@ -33,7 +33,7 @@ pub(super) struct DecodeProgress {
 }
 
 impl DecodeProgress {
-    /// Adds a step of a model with so many parameters.
+    /// Adds a step of a model with this many parameters.
     pub(super) fn add(&mut self, parameters: u128, tokens: usize) {
         self.work += parameters * tokens as u128;
         self.steps += 1;
@@ -44,20 +44,20 @@ impl DecodeProgress {
 pub(super) trait TurnSequence: Send {
     fn rollout(&self) -> &Rollout;
 
-    /// Returns where its newest turn begins.
+    /// Returns the index at which the newest turn begins.
     fn turn(&self) -> usize;
 
     /// Returns whether the turn ended on its own.
     fn ended(&self) -> bool;
 }
 
-/// Sequences with their replies, in the order in which they were requested.
+/// Sequences with their replies, in the order of the requests.
 pub(super) type SequenceReplies<S> = Vec<(S, TurnReply)>;
 
-/// Replies of an instance, with its place among those that answer a request.
+/// Replies of an instance, with its index among the instances of a request.
 type InstanceReplies<S> = (usize, thread::Result<SequenceReplies<S>>);
 
-/// Sequences that one instance answers, and where their replies go.
+/// Sequences for one instance, and the channel for their replies.
 struct ReplyJob<S> {
     place: usize,
     sequences: Vec<S>,
@@ -66,12 +66,12 @@ struct ReplyJob<S> {
 
 struct ReplyRequest<S> {
     replies: Receiver<InstanceReplies<S>>,
-    /// Sequences that wait.
+    /// Number of waiting sequences.
     waiting: usize,
     before: DecodeProgress,
 }
 
-/// The requests of a thread that decodes.
+/// The requests of one decoding thread.
 pub(super) struct ReplyRequests<'scope, 'env, S> {
     scope: &'scope Scope<'scope, 'env>,
     follow: &'scope dyn ReplyProvider,
@@ -84,8 +84,8 @@ impl<'scope, 'env, S: TurnSequence + 'scope> ReplyRequests<'scope, 'env, S> {
         Self { scope, follow, instances: BTreeMap::new(), under_way: VecDeque::new() }
     }
 
-    /// Requests the replies of sequences that have ended a turn, if enough of them wait or nothing else can be done, after so much
-    /// decoding. Time plays no part in it.
+    /// Requests replies for sequences that have ended a turn, if enough of them wait or nothing else can be done. `before` is the amount of
+    /// decoding so far. The decision does not depend on time.
     pub(super) fn request(&mut self, asking: &mut Vec<S>, before: DecodeProgress, active: usize) {
         if asking.is_empty() || active > 0 && asking.len() < active / ASKING_SHARE {
             return;
@@ -99,14 +99,13 @@ impl<'scope, 'env, S: TurnSequence + 'scope> ReplyRequests<'scope, 'env, S> {
         for (place, (instance, sequences)) in by_instance.into_iter().enumerate() {
             let (scope, follow) = (self.scope, self.follow);
             let jobs = self.instances.entry(instance).or_insert_with(|| answering(scope, follow));
-            // Its thread ends only when this is dropped.
+            // The instance's thread ends only when `self` is dropped.
             let _ = jobs.send(ReplyJob { place, sequences, replies: replies.0.clone() });
         }
         self.under_way.push_back(ReplyRequest { replies: replies.1, waiting, before });
     }
 
-    /// Returns whether the oldest replies are to be read, after so much decoding, with as many sequences in the batch or ready for
-    /// it.
+    /// Returns whether to read the oldest replies now, with this amount of decoding and this many sequences in the batch or ready for it.
     pub(super) fn is_due(&self, now: DecodeProgress, active: usize) -> bool {
         let Some(oldest) = self.under_way.front() else { return false };
         let waiting: usize = self.under_way.iter().map(|request| request.waiting).sum();
@@ -116,13 +115,13 @@ impl<'scope, 'env, S: TurnSequence + 'scope> ReplyRequests<'scope, 'env, S> {
         active == 0 || is_time || count > MOST_REQUESTS || (count > 1 && waiting > active)
     }
 
-    /// Returns whether replies are still to be read.
+    /// Returns whether replies are outstanding.
     #[cfg(feature = "cuda")]
     pub(super) fn are_under_way(&self) -> bool {
         !self.under_way.is_empty()
     }
 
-    /// Waits for the oldest replies.
+    /// Waits for the oldest replies and returns them.
     pub(super) fn read(&mut self) -> SequenceReplies<S> {
         let Some(oldest) = self.under_way.pop_front() else { return Vec::new() };
         let mut all: Vec<InstanceReplies<S>> = oldest.replies.iter().collect();
@@ -140,7 +139,7 @@ fn answering<'scope, S: TurnSequence + 'scope>(
     let answer = move || {
         for ReplyJob { place, sequences, replies } in own {
             let answered = catch_unwind(AssertUnwindSafe(|| replies_to(follow, sequences)));
-            // Nobody reads them where another operation has failed.
+            // The receiver is gone if another operation has failed.
             let _ = replies.send((place, answered));
         }
     };
@@ -155,6 +154,6 @@ fn replies_to<S: TurnSequence>(follow: &dyn ReplyProvider, sequences: Vec<S>) ->
         EndedTurn { request: *prompt, sample: *sample, tokens, turn, finished: sequence.ended() }
     });
     let next = follow.next_turns(&ended.collect::<Vec<_>>());
-    // One for each, or a sequence without an answer is over.
+    // A sequence for which the provider returned nothing ends.
     sequences.into_iter().zip(next.into_iter().chain(std::iter::repeat(TurnReply::Over(false)))).collect()
 }

@@ -1,12 +1,12 @@
-//! Continuous batching: sequences decode in parallel, and when one ends, the next takes its place immediately. A prompt is
-//! prefilled once for all its completions.
+//! Continuous batching: sequences decode in parallel, and when one ends, the next takes its place immediately. Each prompt is prefilled
+//! once for all its completions.
 //!
-//! With many sequences, threads divide the sequences, not the matrices: each decodes some of them to the end without waiting.
-//! With few, all threads work on each product. Which sequences are decoded together depends only on the numbers of sequences and
-//! threads, and on their tokens.
+//! With many sequences, threads divide the sequences, not the matrices: each decodes its own to the end without waiting. With few, all
+//! threads share each product. Which sequences are decoded together depends only on the numbers of sequences and threads, and on the
+//! tokens.
 //!
-//! A sequence that waits for a reply yields its place to others and keeps its cache. It reads the reply in the same step in which
-//! others generate a token. Replies are requested on other threads while the rest is decoded (`asking.rs`).
+//! A sequence that waits for a reply yields its place to others and keeps its cache. It reads the reply in the same step in which others
+//! generate a token. Replies are requested on other threads while the rest is decoded (`reply_requests.rs`).
 
 use super::Error;
 use super::generator::{Generator, PromptRequest, Rollout, SampleIndex, batches};
@@ -22,30 +22,30 @@ use rayon::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Maximum number of tokens that a step reads, unless one reply is longer.
+/// Maximum number of tokens that a step reads, unless a single reply is longer.
 const STEP_TOKENS: usize = 2048;
 
-/// Below this many sequences per thread, a thread would spend its time reading weights.
+/// Minimum number of sequences per thread; with fewer, a thread would spend its time reading weights.
 const SEQUENCES_A_THREAD: usize = 8;
 
-/// A prefilled prompt, kept until its last completion has started.
+/// A prefilled prompt, freed once its last completion has started.
 struct PrefilledPrompt {
     cache: Prefix,
     logits: Vec<f32>,
 }
 
-/// A sequence.
+/// A sequence that is being generated.
 struct ScheduledSequence {
     rollout: Rollout,
     rng: ChaCha8Rng,
     cache: KvCache,
-    /// Where its current turn begins.
+    /// Index at which the current turn begins.
     turn: usize,
-    /// Maximum number of its tokens after this turn.
+    /// Maximum number of tokens of the sequence after this turn.
     limit: usize,
-    /// Whether the turn ended on its own.
+    /// Whether the turn ended with an end token or stop text.
     ended: bool,
-    /// Number of its tokens that are in the cache.
+    /// Number of the sequence's tokens that are in its cache.
     read: usize,
 }
 
@@ -72,11 +72,11 @@ impl TurnSequence for ScheduledSequence {
 /// The sequences of a thread.
 #[derive(Default)]
 struct SequenceQueue {
-    /// Those in the batch.
+    /// Sequences in the batch.
     active: Vec<ScheduledSequence>,
-    /// Sequences that have a reply and no place.
+    /// Sequences that have a reply and wait for a place in the batch.
     replied: VecDeque<ScheduledSequence>,
-    /// Sequences that have ended a turn, for which no reply has been requested.
+    /// Sequences that have ended a turn and whose reply has not been requested.
     asking: Vec<ScheduledSequence>,
     done: Vec<Rollout>,
 }
@@ -90,8 +90,8 @@ impl Generator<'_> {
         Ok(self.run_keeping(requests, false)?.0)
     }
 
-    /// Returns all completions, ordered by request and sample, and, on the CPU, the pass over the prompts if it is to be kept and
-    /// was a single one for all of them.
+    /// Returns all completions, ordered by request and sample. On the CPU, also returns the pass over the prompts if `keep` is set and a
+    /// single pass covered all of them.
     pub fn run_keeping(&self, requests: &[PromptRequest], keep: bool) -> Result<(Vec<Rollout>, Option<PromptPass>), Error> {
         let (mut done, known) = self.completions(requests, keep)?;
         if done.iter().any(|rollout| rollout.logp.iter().any(|logp| !logp.is_finite())) {
@@ -120,13 +120,13 @@ impl Generator<'_> {
         own.push(prompts);
         let decode = |(i, prompts)| self.decode(requests, (part(i), places), prompts, parts == 1, &task);
         let decoded = || own.into_par_iter().enumerate().map(decode).collect::<Result<_, _>>();
-        // On a thread of the pool, also if there is a single part: a leader beside them would take a processor from one. But a single part
-        // that waits for replies stays outside.
+        // Runs on a thread of the pool even for a single part, since a thread outside the pool would compete with it for a processor. A
+        // single part that waits for replies stays outside.
         let done: Vec<Vec<Rollout>> = if self.reply_provider.is_some() { decoded()? } else { rayon::scope(|_| decoded())? };
         Ok((done.concat(), known))
     }
 
-    /// Decodes sequences to the end, up to the given number in parallel, on all threads `with_team` or on this one.
+    /// Decodes sequences to the end, up to `most` in parallel, on all threads if `together` is set, or else on this one.
     fn decode(
         &self,
         requests: &[PromptRequest],
@@ -193,7 +193,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Takes replies. Sequences that have one take a place in the batch again; the others are done.
+    /// Processes replies. Sequences with a reply return to the batch; the others are done.
     fn take_replies(&self, requests: &[PromptRequest], replies: SequenceReplies<ScheduledSequence>, queue: &mut SequenceQueue) {
         for (mut sequence, next) in replies {
             let request = &requests[sequence.rollout.prompt];
@@ -209,7 +209,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Runs the `wanted` prompts that have not been run. Returns their pass if it is to be kept and is a single one for all requests.
+    /// Prefills those of the `wanted` prompts that have not been. Returns the pass if `keep` is set and it covers all requests.
     fn prefill(
         &self,
         requests: &[PromptRequest],
@@ -272,8 +272,7 @@ impl Generator<'_> {
         sequence.ended = self.ends(&rollout.tokens[sequence.turn..]);
     }
 
-    /// Computes the next token of the sequences: of all, unless there is too much to read. Returns the number of tokens that were
-    /// read.
+    /// Computes the next token of the sequences: of all, unless there are too many tokens to read. Returns the number of tokens read.
     fn advance(
         &self,
         requests: &[PromptRequest],

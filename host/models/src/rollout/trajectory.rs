@@ -1,22 +1,22 @@
-//! Trajectories of agents: a tree of texts that the model was asked to continue, as the one rollout that it is trained on.
+//! Trajectories of agents: the tree of texts that the model was asked to continue, as one rollout to train on.
 //!
-//! A call to the model has a prompt and the tokens that were sampled after it. A prompt that extends what an earlier call read and wrote
-//! extends its branch; another one begins a branch at the end of the longest prefix that they share. So each token is in the tree once,
-//! and each sampled token is trained on once, whichever later calls read it.
+//! A call to the model has a prompt and the tokens sampled after it. A prompt that extends the text of an earlier call extends that call's
+//! branch; any other prompt starts a branch at the end of the longest prefix that it shares. So the tree has each token once, and each
+//! sampled token is trained on once, whichever later calls read it.
 
 use super::branch::{Branch, pieces};
 use super::generator::Rollout;
 
-/// A call to the model that has ended.
+/// A finished call to the model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentCall {
-    /// What the model read.
+    /// Tokens that the model read.
     pub prompt: Vec<u32>,
-    /// What it wrote, at least one token.
+    /// Tokens that the model generated, at least one.
     pub tokens: Vec<u32>,
-    /// Log-probability of each token that it wrote.
+    /// Log-probability of each generated token.
     pub logp: Vec<f32>,
-    /// Whether it ended on its own rather than at a limit.
+    /// Whether the call ended on its own rather than at a limit.
     pub finished: bool,
 }
 
@@ -25,9 +25,9 @@ pub struct AgentCall {
 pub struct Trajectory {
     opening: Vec<u32>,
     rollout: Rollout,
-    /// For each call, the places of the tokens that it read and wrote, in the order of prompt and rollout.
+    /// Positions of the tokens that each call read and wrote, in the order of prompt and rollout.
     paths: Vec<Vec<usize>>,
-    /// Number of tokens that were read again in a branch, though an earlier call had sampled or read the same at another place.
+    /// Number of tokens that were read again in a branch, though an earlier call had sampled or read them at another position.
     reread: usize,
 }
 
@@ -42,7 +42,7 @@ impl Trajectory {
         }
         let shared =
             |path: &Vec<usize>| path.iter().zip(&call.prompt).take_while(|(place, token)| self.token(**place) == **token).count();
-        // Of equally long prefixes, the newest call's, which the call most likely continues.
+        // Of equally long prefixes, chooses the newest call's, which the call most likely continues.
         let lengths = self.paths.iter().map(shared).enumerate();
         let (of, length) = lengths.max_by_key(|(call, length)| (*length, *call)).unwrap_or_default();
         let mut path = self.paths[of][..length].to_vec();
@@ -60,7 +60,7 @@ impl Trajectory {
         self.write(self.paths.len() - 1, call);
     }
 
-    /// Adds what a call wrote to the end of its path.
+    /// Appends the tokens that a call generated to its path.
     fn write(&mut self, index: usize, call: &AgentCall) {
         let begin = self.opening.len() + self.rollout.tokens.len();
         self.paths[index].extend((0..call.tokens.len()).map(|i| begin + i));
@@ -78,20 +78,20 @@ impl Trajectory {
         self.paths.len()
     }
 
-    /// Returns the number of branches beside the first, and of tokens that were read in them beyond the prefix that they share.
+    /// Returns the number of branches after the first, and the number of tokens read in them beyond the shared prefix.
     pub fn branches(&self) -> (usize, usize) {
         (self.rollout.branches.len(), self.reread)
     }
 
-    /// Returns the prompt of the first call, and the tree as a rollout that continues it; its calls are turns, and what they read is a
-    /// reply, which may be empty.
+    /// Returns the first call's prompt, and the tree as a rollout that continues it. Calls become turns, and the tokens that later calls
+    /// read become replies, which may be empty.
     pub fn into_rollout(self) -> (Vec<u32>, Rollout) {
         (self.opening, self.rollout)
     }
 }
 
 impl Rollout {
-    /// Returns the number of tokens of its longest text, with a prompt of this length.
+    /// Returns the number of tokens of the rollout's longest text, with a prompt of this length.
     pub fn longest_text(&self, prompt: usize) -> usize {
         let mut ends: Vec<(usize, usize)> = Vec::new();
         let pieces = pieces(prompt, self.tokens.len(), &self.branches, []);
@@ -102,7 +102,7 @@ impl Rollout {
         ends.into_iter().map(|(_, length)| length).max().unwrap_or(prompt)
     }
 
-    /// Returns whether each branch begins within its tokens and continues an earlier one.
+    /// Returns whether each branch starts within the rollout's tokens and continues an earlier token.
     pub fn has_sound_branches(&self, prompt: usize) -> bool {
         let sound = |branch: &Branch| branch.start < self.tokens.len() && branch.after <= prompt + branch.start;
         self.branches.iter().all(sound) && self.branches.is_sorted_by(|a, b| a.start < b.start)
@@ -125,7 +125,7 @@ mod tests {
         trajectory.into_rollout()
     }
 
-    /// The text that ends with the rollout's token at this index.
+    /// Returns the text that ends with the rollout's token at this index.
     fn text_to(opening: &[u32], rollout: &Rollout, index: usize) -> Vec<u32> {
         let all: Vec<u32> = opening.iter().chain(&rollout.tokens).copied().collect();
         let (mut text, mut place) = (Vec::new(), opening.len() + index + 1);
@@ -151,19 +151,19 @@ mod tests {
     fn calls_with_another_history_branch_where_it_begins_to_differ() {
         let calls = [
             call(&[1, 2, 3], &[4, 5]),
-            // Within what the first call wrote, within its prompt, from its end, and from nothing.
+            // Branches within the first call's output, within its prompt, at its end, and from nothing.
             call(&[1, 2, 3, 4, 9], &[6]),
             call(&[1, 2, 8], &[7]),
             call(&[1, 2, 3, 4, 5, 2], &[3]),
             call(&[7, 7], &[1]),
-            // The same again, and a continuation of the second.
+            // Repeats the first prompt, then continues the second call.
             call(&[1, 2, 3], &[4, 6]),
             call(&[1, 2, 3, 4, 9, 6, 1], &[2]),
         ];
         let (opening, rollout) = tree(&calls);
         assert_eq!(rollout.branches.iter().map(|branch| branch.after).collect::<Vec<_>>(), [4, 2, 5, 0, 3, 7]);
         assert_eq!(rollout.sampled(), calls.iter().map(|call| call.tokens.len()).sum::<usize>());
-        // Each call's text leads to its last token, and its sampled tokens are those that count.
+        // Each call's text leads to its last token, and the mask selects its sampled tokens.
         let ends = rollout.replies.iter().skip(1).map(|(begin, _)| *begin).chain([rollout.tokens.len()]);
         let ends: Vec<usize> = std::iter::once(rollout.replies[0].0).chain(ends).collect();
         for (call, end) in calls.iter().zip(&ends) {

@@ -1,4 +1,4 @@
-//! Sums of blocks with Intel's AMX tiles: a tile instruction multiplies 16 rows by 16 columns with 32 inner values.
+//! Sums of blocks with Intel's AMX tiles. A tile instruction multiplies 16 rows by 16 columns with 32 inner values.
 
 use super::pack::{Bf16Line, SIDE};
 use super::tile::WIDTH;
@@ -15,10 +15,10 @@ struct TileConfig {
     rows: [u8; 16],
 }
 
-/// Bytes of a row of a tile.
+/// Size of a tile's row, in bytes.
 const ROW: usize = 64;
 
-/// Tiles in use by this thread. Until it is dropped, the thread runs nothing else that uses them.
+/// Ownership of the tiles by this thread. Until it is dropped, the thread runs nothing else that uses tiles.
 pub(super) struct AmxTiles(PhantomData<*mut ()>);
 
 impl AmxTiles {
@@ -41,13 +41,13 @@ impl Drop for AmxTiles {
     }
 }
 
-/// The destination of the sums of blocks.
+/// Destination of the sums of blocks.
 #[derive(Clone, Copy)]
 pub(super) struct SumDestination {
     pub at: *mut f32,
     /// Distance from one row to the next, in values.
     pub stride: usize,
-    /// Whether sums are added to what is there.
+    /// Whether sums are added to the existing values.
     pub add: bool,
 }
 
@@ -127,8 +127,11 @@ pub(super) unsafe fn sums(a: &[Bf16Line], b: &[Bf16Line], steps: usize, out: Sum
     }
 }
 
-/// Computes the sums of 32 rows in bf16 in their stored layout, with a multiple of 32 values each, with a group of columns. (Prefetching
-/// the next rows makes it slower: the processor itself follows sixteen rows.) # Safety Tiles are in use.
+/// Computes the sums of 32 rows in bf16 in their stored layout, with a multiple of 32 values each, with a group of columns. Prefetching
+/// the next rows would make it slower, since the processor itself tracks sixteen rows.
+///
+/// # Safety
+/// Tiles are in use.
 pub(super) unsafe fn sums_of_rows(w: &[u8], b: &[Bf16Line], out: &mut [[f32; SIDE]; WIDTH]) {
     let line = w.len() / WIDTH;
     let steps = line / ROW;

@@ -1,7 +1,7 @@
-//! The same sums of blocks by AVX-512's products of pairs of bf16.
+//! Sums of blocks with AVX-512's products of pairs of bf16.
 //!
-//! Its loops count places: iterators and closures over registers are compiled for any processor and can't be inlined here, so
-//! the sums would go through memory, which takes twenty times as long.
+//! Loops use indices: iterators and closures over registers are compiled for any processor and can't be inlined here, so the sums would go
+//! through memory, which takes twenty times as long.
 #![allow(clippy::needless_range_loop)]
 
 use super::amx::SumDestination;
@@ -11,14 +11,14 @@ use crate::codes::{BLOCK, NF4};
 use half::bf16;
 use std::arch::x86_64::*;
 
-/// Rows whose sums are in registers together.
+/// Number of rows whose sums are in registers together.
 pub(super) const ROWS: usize = 8;
 
-/// Inner values of stored rows that are multiplied before the next part: as many of [`ROWS`] rows take half of the L1 cache.
+/// Number of inner values of stored rows that are multiplied before the next part: those of [`ROWS`] rows take half of the L1 cache.
 const PART: usize = 1024;
 
-/// How many pairs of stored rows in bf16 ahead memory is asked for; of codes as many bytes. Into the L2 cache, as the L1 cache has no
-/// room for it.
+/// Number of pairs of stored bf16 rows to prefetch ahead; for codes, the same number of bytes. Prefetches go to the L2 cache, as they don't
+/// fit into the L1 cache.
 const AHEAD: usize = 3;
 
 /// Computes the sums of one or two groups of rows with one or two of columns, each with `steps` blocks along the inner dimension, and
@@ -41,7 +41,7 @@ pub(super) unsafe fn sums(a: &[Bf16Line], b: &[Bf16Line], steps: usize, out: Sum
     }
 }
 
-/// Computes the sums of eight rows, from the `first` of a group on, with `G` groups of columns, and writes or adds them times `scale`.
+/// Computes the sums of eight rows, from `first` of a group on, with `G` groups of columns, and writes or adds them times `scale`.
 ///
 /// # Safety
 /// `out` points to as many rows and columns.
@@ -82,11 +82,11 @@ unsafe fn part<const G: usize>(a: &[Bf16Line], first: usize, b: &[Bf16Line], out
     }
 }
 
-/// Some rows of a weight as they are stored: values in bf16, or codes of 8 or 4 bits.
+/// Some rows of a weight in their stored form: values in bf16, or codes of 8 or 4 bits.
 #[derive(Clone, Copy)]
 pub(super) struct WeightRows<'a> {
     pub bytes: &'a [u8],
-    /// Of codes of 4 bits, for each block of them. Sums of codes of 8 bits are to be scaled by the caller.
+    /// Scale of each block of 4-bit codes. The caller scales the sums of 8-bit codes.
     pub scales: &'a [f32],
 }
 
@@ -96,7 +96,7 @@ impl<'a> WeightRows<'a> {
         Self { bytes: unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }, scales: &[] }
     }
 
-    /// Returns the length of each of `rows` rows of values of `BITS` bits.
+    /// Returns the length, in values, of each of `rows` rows of values of `BITS` bits.
     fn each<const BITS: usize>(self, rows: usize) -> usize {
         let each = self.bytes.len() * 8 / BITS / rows;
         assert!(self.bytes.len() == rows * each * BITS / 8 && each.is_multiple_of(INNER), "incomplete rows");
@@ -104,14 +104,14 @@ impl<'a> WeightRows<'a> {
         each
     }
 
-    /// Returns the address of a value of `BITS` bits, which may lie beyond the rows.
+    /// Returns the address of a value of `BITS` bits, which may be beyond the rows.
     fn at<const BITS: usize>(self, value: usize) -> *const u8 {
         self.bytes.as_ptr().wrapping_add(value * BITS / 8)
     }
 }
 
-/// Computes the products of 32 rows of values of `BITS` bits with [`ROWS`] others, of which each block has one line. Each register has
-/// those of a row with all others, and then those of the next one.
+/// Computes the products of 32 rows of values of `BITS` bits with [`ROWS`] others, with one line per block. Each register has the products
+/// of a row with all others, and then those of the next row.
 ///
 /// # Safety
 /// The processor has AVX-512 with BF16.
@@ -149,7 +149,7 @@ unsafe fn pair<const BITS: usize>(
     let mut tables = [_mm512_setzero_si512(); 2];
     for step in 0..blocks.len() {
         let inner = step * INNER;
-        // Rows are short for the processor, which would begin to read ahead anew with each. A line of the cache has 512 bits.
+        // Rows are too short for the processor's prefetcher, which would start again with each. A cache line has 512 bits.
         if (inner * BITS).is_multiple_of(512) {
             _mm_prefetch::<_MM_HINT_T1>(w.at::<BITS>(ahead[0] + inner).cast());
             _mm_prefetch::<_MM_HINT_T1>(w.at::<BITS>(ahead[1] + inner).cast());
@@ -173,7 +173,7 @@ unsafe fn pair<const BITS: usize>(
     lanes_summed(sums)
 }
 
-/// Loads 32 values of `BITS` bits as bf16; those of 4 bits are looked up in a [`table`].
+/// Loads 32 values of `BITS` bits as bf16. Values of 4 bits are looked up in a [`table`].
 ///
 /// # Safety
 /// As many lie at this address.
@@ -191,7 +191,7 @@ unsafe fn in_bf16<const BITS: usize>(at: *const u8, table: __m512i) -> __m512bh 
                 _mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(high), _mm512_cvtepi32_ps(low))
             }
             _ => {
-                // The first of a byte's two codes is in its upper half. Of an index, five bits count.
+                // The first of a byte's two codes is in its upper half. The lookup uses five bits of an index.
                 let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(at.cast()));
                 let places = _mm512_srli_epi32::<4>(_mm512_or_si512(codes, _mm512_slli_epi32::<20>(codes)));
                 std::mem::transmute::<__m512i, __m512bh>(_mm512_permutexvar_epi16(places, table))
@@ -200,7 +200,7 @@ unsafe fn in_bf16<const BITS: usize>(at: *const u8, table: __m512i) -> __m512bh 
     }
 }
 
-/// Returns the values of a block's codes of 4 bits, rounded, twice: an index's fifth bit belongs to another code.
+/// Returns the rounded values of a block's 4-bit codes, twice, since an index's fifth bit belongs to another code.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 #[inline]
 fn table(scale: f32) -> __m512i {
@@ -210,7 +210,7 @@ fn table(scale: f32) -> __m512i {
     _mm512_broadcast_i64x4(values)
 }
 
-/// Writes values of `BITS` bits, in complete rows, as bf16 into the first places of `out`; codes of 8 bits without their scale.
+/// Writes values of `BITS` bits, in complete rows, as bf16 to the beginning of `out`. Codes of 8 bits are not scaled.
 ///
 /// # Safety
 /// The processor has AVX-512 with BF16.
@@ -236,7 +236,7 @@ pub(super) unsafe fn widen<const BITS: usize>(w: WeightRows<'_>, out: &mut [bf16
 #[inline]
 pub(crate) fn lanes_summed(r: [__m512; 2 * ROWS]) -> __m512 {
     let mut s = r;
-    // Each step adds halves of two registers and leaves them in one: of 2, 4, 8 and 16 values that are still to be added up.
+    // Each step adds halves of two registers and leaves them in one, with 2, 4, 8 and 16 values still to be summed.
     for i in 0..8 {
         s[i] = _mm512_add_ps(_mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]), _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]));
     }

@@ -1,4 +1,4 @@
-//! Splits a product into blocks that fit into the caches, and shares them among threads.
+//! Splits a product into blocks that fit into the caches, and divides them among threads.
 
 use super::amx::{self, AmxTiles};
 use super::avx512;
@@ -11,38 +11,38 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut, Range};
 
-/// Blocks along the inner dimension that are summed before the next part: 32 rows of them take 36 KiB of the L1 cache. Fixed, so that
-/// zeros at the end of the inner dimension, such as later tokens in attention, change no bit.
+/// Number of blocks along the inner dimension that are summed before the next part; 32 rows of them take 36 KiB of the L1 cache. Fixed, so
+/// that zeros at the end of the inner dimension, such as later tokens in attention, change no bit.
 const STEPS: usize = 18;
 
-/// Blocks of rows that are rearranged together, about 2 MiB, and about how many groups they belong to at least.
+/// Number of blocks of rows that are rearranged together, about 2 MiB, and approximate minimum number of groups that they belong to.
 const HELD: usize = 2048;
 const TALL: usize = 64;
 
-/// Pairs of groups of rows of a task at least.
+/// Minimum number of pairs of groups of rows per task.
 const LOW: usize = 2;
 
-/// Pairs of groups of columns of a task at most, 576 KiB for a whole part.
+/// Maximum number of pairs of groups of columns per task, 576 KiB for a complete part.
 const BROAD: usize = 16;
 
-/// Lines of a piece of memory that a thread keeps at most, 8 MiB, and the most pieces.
+/// Maximum number of lines of a buffer that a thread keeps, 8 MiB, and maximum number of buffers.
 const MOST_KEPT: (usize, usize) = (1 << 17, 2);
 
-/// Memory for blocks, which a thread keeps for its next products: new memory would have to be cleared first.
+/// Memory for blocks, which a thread keeps for its next products, since new memory would have to be cleared first.
 struct BlockScratch {
     lines: Vec<Bf16Line>,
     length: usize,
 }
 
 thread_local! {
-    /// The last is the one that was needed first.
+    /// Buffers of this thread; the last is the one that was needed first.
     static KEPT: RefCell<Vec<Vec<Bf16Line>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl BlockScratch {
-    /// Returns memory for this many lines, which holds whatever was there before.
+    /// Returns memory for this many lines, with arbitrary contents.
     fn new(length: usize) -> Self {
-        // More than is kept takes nothing from what is.
+        // A buffer that is too large to keep does not take one of the kept ones.
         let kept = if length > MOST_KEPT.0 { None } else { KEPT.with_borrow_mut(Vec::pop) };
         let lines = kept.filter(|lines| lines.len() >= length).unwrap_or_else(|| vec![Bf16Line::ZERO; length]);
         Self { lines, length }
@@ -71,12 +71,12 @@ impl Drop for BlockScratch {
                 kept.push(lines);
             }
         };
-        // A thread that ends keeps none.
+        // A thread that is ending keeps no buffers.
         let _ = KEPT.try_with(keep);
     }
 }
 
-/// Some groups of the first operand, for each part of the inner dimension all groups' blocks.
+/// Some groups of the first operand: for each part of the inner dimension, all groups' blocks.
 struct PackedGroups {
     lines: BlockScratch,
     groups: usize,
@@ -102,14 +102,14 @@ impl PackedGroups {
         Self { lines, groups: groups.len(), steps: all }
     }
 
-    /// Returns some groups' blocks of a part.
+    /// Returns the blocks of some groups in a part.
     fn part(&self, groups: &Range<usize>, steps: &Range<usize>) -> &[Bf16Line] {
         let of_part = &self.lines[self.groups * steps.start * SIDE..];
         &of_part[groups.start * steps.len() * SIDE..groups.end * steps.len() * SIDE]
     }
 }
 
-/// The destination of a product.
+/// Destination of a product.
 #[derive(Clone, Copy)]
 pub(crate) struct ProductDestination {
     pub out: SharedPointer,
@@ -118,8 +118,8 @@ pub(crate) struct ProductDestination {
     pub scale: f32,
 }
 
-/// Computes `out (+)= scale * a b` for each second operand, on all threads of the pool or on this one. The first operand is rearranged
-/// once for all. Neither threads nor parts of rows change the order of an element's terms.
+/// Computes `out (+)= scale * a b` for each second operand, on all threads of the pool or on this one. The first operand is rearranged once
+/// for all. Neither threads nor parts of rows change the order of an element's terms.
 ///
 /// # Safety
 /// The processor has the kernel; the operands' strides keep their elements within their values; each destination points to `a.outer`
@@ -138,15 +138,15 @@ pub(crate) unsafe fn products(kernel: Bf16Kernel, a: Operand<'_>, all: &[(Operan
             continue;
         }
         let tasks: Vec<Vec<_>> = of_each.map(|part| part.divided(tall.len(), count).collect()).collect();
-        // Threads begin at different places of the list, so each place has a share of every product.
+        // Threads start at different indices of the list, so each index has a share of every product.
         let of_thread = |i| tasks.iter().flat_map(move |tasks| &tasks[share(tasks.len(), i, count)]);
         let tasks: Vec<_> = (0..count).flat_map(of_thread).cloned().collect();
         tasks.into_par_iter().with_max_len(1).for_each(run);
     }
 }
 
-/// Returns how many parts the first operand's groups are rearranged in, each with so many `steps` along the inner dimension. The second
-/// operand is rearranged anew for each part, so none is much smaller than the others.
+/// Returns the number of parts in which the first operand's groups are rearranged, each with this many `steps` along the inner dimension.
+/// The second operand is rearranged again for each part, so no part is much smaller than the others.
 fn parts(groups: usize, steps: usize) -> usize {
     let usual = TALL.max(HELD / steps.max(1));
     let nearest = ((groups + usual / 2) / usual).max(1);
@@ -154,7 +154,7 @@ fn parts(groups: usize, steps: usize) -> usize {
     if kept { nearest } else { groups.div_ceil(usual).max(1) }
 }
 
-/// Returns the [`share`]s that are not empty.
+/// Returns the nonempty [`share`]s.
 fn shares(total: usize, count: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     (0..count).map(move |i| share(total, i, count)).filter(|share| !share.is_empty())
 }
@@ -170,20 +170,20 @@ struct ProductPart<'a> {
     a: &'a Operand<'a>,
     b: &'a Operand<'a>,
     packed: &'a PackedGroups,
-    /// The first operand's group that is packed first.
+    /// Index of the first operand's group that is packed first.
     first: usize,
     to: ProductDestination,
 }
 
 impl ProductPart<'_> {
-    /// Divides it among threads: returns groups of columns with some of `rows` groups of rows.
+    /// Divides the part among threads: returns groups of columns with some of the `rows` groups of rows.
     fn divided(self, rows: usize, count: usize) -> impl Iterator<Item = (Self, Range<usize>, Range<usize>)> {
-        // Kernels take two groups of either. Two tasks a thread, if the columns suffice, so that a thread that starts late leaves some to
-        // the others.
+        // Kernels take two groups of either. Each thread gets two tasks, if there are enough columns, so that a thread that starts late
+        // leaves some to the others.
         let (all, pairs, high) = (self.b.groups(), self.b.groups().div_ceil(2), rows.div_ceil(2));
         let broad = pairs.div_ceil(BROAD);
         let columns = if count == 1 { broad } else { broad.max(2 * count).next_multiple_of(count) }.min(pairs);
-        // Where threads can't share the columns evenly, they share rows too, in few parts: each task rearranges its columns.
+        // If threads can't divide the columns evenly, they also divide the rows, in few parts, since each task rearranges its columns.
         let even = |parts: usize| (columns * parts).is_multiple_of(count) || columns * parts >= 4 * count;
         let parts = (1..=count).find(|&parts| even(parts)).unwrap_or(count).min(high.div_ceil(LOW)).max(1);
         let groups = |pairs: Range<usize>, all: usize| 2 * pairs.start..all.min(2 * pairs.end);
@@ -192,7 +192,7 @@ impl ProductPart<'_> {
         })
     }
 
-    /// Computes some groups of columns of some packed groups of rows.
+    /// Computes some groups of columns for some packed groups of rows.
     unsafe fn run(&self, columns: &Range<usize>, rows: &Range<usize>) {
         // SAFETY: there is a kernel.
         let tiles = (self.kernel == Bf16Kernel::Amx).then(|| unsafe { AmxTiles::new() });
@@ -241,7 +241,7 @@ impl ProductPart<'_> {
             let room = tile.rows.as_mut_ptr().cast();
             let of_tile = |add| amx::SumDestination { at: room, stride: WIDTH, add };
             if tiles && add && scale == 1.0 {
-                // Added in the order of whole blocks.
+                // Terms are added in the same order as in complete blocks.
                 tile.load(at, stride, rows, columns);
                 amx::sums(a, b, steps.len(), of_tile(true));
                 tile.store(at, stride, rows, columns, 1.0, false);

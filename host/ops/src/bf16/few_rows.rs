@@ -1,4 +1,4 @@
-//! Products of few rows with a weight in bf16 or in codes, which is read once: memory bandwidth limits them.
+//! Products of few rows with a weight in bf16 or in codes. The weight is read once, so memory bandwidth limits the speed.
 
 use super::amx::{self, AmxTiles};
 use super::avx512::{self, WeightRows};
@@ -12,7 +12,7 @@ use crate::weight_storage::WeightValues;
 use half::bf16;
 use std::ops::Range;
 
-/// Some rows `[N, in]`, rounded and rearranged.
+/// Rows `[N, in]`, rounded and rearranged.
 pub(crate) struct FewRows {
     kernel: Bf16Kernel,
     lines: Vec<Bf16Line>,
@@ -21,7 +21,7 @@ pub(crate) struct FewRows {
 }
 
 impl FewRows {
-    /// Returns whether rows of this length are complete blocks.
+    /// Returns whether rows of this length consist of complete blocks.
     pub(crate) fn supports(d_in: usize) -> bool {
         d_in > 0 && d_in.is_multiple_of(INNER)
     }
@@ -46,9 +46,9 @@ impl FewRows {
         Self { kernel, lines, n, d_in }
     }
 
-    /// Calls `each` with the first of some outputs, the number of a row, their products with the bias added and the number of these that
-    /// count, for all rows and these `outputs` of `w: [out, in]`, whose bias is padded to complete groups. Weights in bf16 are read in
-    /// place. Codes become bf16 in registers, or beside tiles and for a last incomplete group in memory: those of 8 bits exactly, with
+    /// Calls `each` for all rows and these `outputs` of `w: [out, in]`, with the first of some outputs, the row's number, their products
+    /// with the bias added, and the number of valid products. The bias is padded to complete groups. Weights in bf16 are read in place.
+    /// Codes are converted to bf16 in registers, or in memory with tiles and for a last incomplete group: those of 8 bits exactly, with
     /// scaled sums, those of 4 bits rounded. Other weights are rounded, some outputs at a time.
     pub(crate) fn products(
         &self,
@@ -90,7 +90,7 @@ impl FewRows {
         }
     }
 
-    /// Returns the weights of some outputs as they are stored, if kernels read them so.
+    /// Returns the stored weights of some outputs, if kernels read them in place.
     fn in_place<'a>(&self, w: &'a WeightValues<'_>, outputs: Range<usize>) -> Option<InPlaceWeightRows<'a>> {
         let values = outputs.start * self.d_in..outputs.end * self.d_in;
         match w {
@@ -109,7 +109,7 @@ impl FewRows {
         }
     }
 
-    /// Rounds the weights of some outputs into the first rows of `room`, which has [`WIDTH`].
+    /// Rounds the weights of some outputs to the first rows of `room`, which has [`WIDTH`] rows.
     fn round(&self, w: &WeightValues<'_>, outputs: Range<usize>, room: &mut [bf16]) {
         for (output, row) in outputs.zip(room.chunks_exact_mut(self.d_in)) {
             round_into(&w.values(output * self.d_in..(output + 1) * self.d_in), row);
@@ -117,7 +117,7 @@ impl FewRows {
     }
 }
 
-/// Rows of a weight that kernels read as they are stored.
+/// Rows of a weight that kernels read in place.
 #[derive(Clone, Copy)]
 enum InPlaceWeightRows<'a> {
     Bf16(WeightRows<'a>),
@@ -126,7 +126,7 @@ enum InPlaceWeightRows<'a> {
 }
 
 impl InPlaceWeightRows<'_> {
-    /// Writes them as bf16 into the first places of `room`.
+    /// Writes the rows as bf16 to the beginning of `room`.
     ///
     /// # Safety
     /// The processor has AVX-512 with BF16.
@@ -141,11 +141,11 @@ impl InPlaceWeightRows<'_> {
         }
     }
 
-    /// Computes the products of 32 of them with a group of others, row by row, times the scales and with the bias; with tiles if they
-    /// are in bf16.
+    /// Computes the products of 32 rows of the weight with a group of others, row by row, times the scales and with the bias; with tiles if
+    /// they are in bf16.
     ///
     /// # Safety
-    /// The processor has AVX-512 with BF16, and tiles are in use if they are asked for.
+    /// The processor has AVX-512 with BF16, and tiles are in use if `tiles` is set.
     unsafe fn products(
         self,
         tiles: bool,
@@ -174,8 +174,8 @@ impl InPlaceWeightRows<'_> {
     }
 }
 
-/// Returns the first and the last eight rows of each group one after the other, without a half that has none of the `n` rows: what
-/// is not read would take half of the L1 cache's places.
+/// Returns the first and the last eight rows of each group one after the other, omitting a half without any of the `n` rows: unread rows
+/// would take half of the L1 cache.
 fn in_halves(lines: &[Bf16Line], of_group: usize, n: usize) -> Vec<Bf16Line> {
     let mut halves = Vec::with_capacity(lines.len());
     for (g, group) in lines.chunks_exact(of_group.max(1)).enumerate() {

@@ -1,9 +1,9 @@
-//! Chooses how sums are computed, when the program runs.
+//! Chooses the kernel for sums of blocks at run time.
 
 #[cfg(target_arch = "x86_64")]
 use crate::processor::{CpuFeatures, features};
 
-/// How sums are computed.
+/// A kernel for sums of blocks.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bf16Kernel {
@@ -11,7 +11,7 @@ pub(crate) enum Bf16Kernel {
     Avx512,
 }
 
-/// Returns the processor's fastest kernel, if it has one.
+/// Returns the processor's fastest kernel, or `None` if it has none.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn kernel() -> Option<Bf16Kernel> {
     match features() {

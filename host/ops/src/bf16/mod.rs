@@ -1,10 +1,10 @@
 //! Matrix products of operands rounded to bf16, summed in f32: with AMX tiles if the processor has them, otherwise with AVX-512's
-//! `vdpbf16ps`. On other processors [`supported`] is false.
+//! `vdpbf16ps`. On other processors, [`supported`] returns false.
 //!
-//! Both operands are rearranged into blocks of 16 rows or columns by 32 inner values, and rounded on the way if they are f32. A
-//! kernel sums up to two blocks of rows with up to two of columns. Inner dimensions are split every 576 values, and the parts' sums
-//! added in order, so an element's bits depend neither on the number of threads nor on the other rows and columns. Products of
-//! few rows have parts of their own.
+//! Both operands are rearranged into blocks of 16 rows or columns by 32 inner values, and rounded on the way if they are f32. A kernel sums
+//! up to two blocks of rows with up to two of columns. Inner dimensions are split every 576 values, and the parts' sums are added in order.
+//! So an element's bits depend neither on the number of threads nor on the other rows and columns. Products of few rows have separate
+//! kernels.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -44,7 +44,7 @@ mod tests {
     use candle_core::{DType, Device, Tensor};
     use half::bf16;
 
-    /// All kernels that this processor has.
+    /// Returns all kernels that this processor has.
     fn kernels() -> Vec<Bf16Kernel> {
         let found = kernel();
         if found.is_none() {

@@ -3,18 +3,18 @@
 use crate::view::{MatrixView, OperandValues};
 use std::arch::x86_64::*;
 
-/// Rows or columns of a block.
+/// Number of rows or columns of a block.
 pub(super) const SIDE: usize = 16;
 
-/// Inner values of a block.
+/// Number of inner values of a block.
 pub(super) const INNER: usize = 2 * SIDE;
 
-/// 32 values in bf16, or 16 pairs of neighbours along the inner dimension.
+/// A line of 32 values in bf16, or of 16 pairs of neighbours along the inner dimension.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Bf16Line([u32; SIDE]);
 
-/// An operand as kernels see it: "outer" are the rows of the first or the columns of the second operand.
+/// An operand of a kernel. Its outer dimension is the rows of the first or the columns of the second operand.
 #[derive(Clone, Copy)]
 pub(crate) struct Operand<'a> {
     pub values: OperandValues<'a>,
@@ -24,7 +24,7 @@ pub(crate) struct Operand<'a> {
     pub inner_stride: usize,
 }
 
-/// A matrix is the left operand of a product; the right one is that of its transpose.
+/// Creates the left operand of a product. For the right operand, convert the transpose.
 impl<'a> From<MatrixView<'a>> for Operand<'a> {
     fn from(matrix: MatrixView<'a>) -> Self {
         let MatrixView { data, rows, cols, row_stride, col_stride } = matrix;
@@ -32,17 +32,17 @@ impl<'a> From<MatrixView<'a>> for Operand<'a> {
     }
 }
 
-/// What a line of a block holds.
+/// Content of a block's line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineLayout {
-    /// 32 inner values of a row: for the first operand.
+    /// 32 inner values of a row, for the first operand.
     Rows,
-    /// A pair of inner values of each of 16 columns: for the second operand.
+    /// A pair of inner values of each of 16 columns, for the second operand.
     Pairs,
 }
 
 impl Operand<'_> {
-    /// Returns the blocks of 16 of the outer dimension, and for each of them those along the inner dimension.
+    /// Returns the number of groups of 16 along the outer dimension. Each has blocks along the inner dimension.
     pub(super) fn groups(&self) -> usize {
         self.outer.div_ceil(SIDE)
     }
@@ -74,8 +74,8 @@ impl Operand<'_> {
         }
     }
 
-    /// Loads rows of inner values that lie side by side, and asks for the same part of the next rows: packing a group takes no longer
-    /// than a read from memory.
+    /// Loads rows of contiguous inner values, and prefetches the same part of the next rows: packing a group takes no longer than a read
+    /// from memory.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
     #[inline]
     unsafe fn rows(&self, at: usize, outer: usize, from: usize, inner: usize) -> [__m512i; SIDE] {
@@ -106,15 +106,14 @@ impl Operand<'_> {
         rows
     }
 
-    /// Loads pairs of inner values of columns that lie side by side, and asks for the next columns, which begin another line of the
-    /// cache.
+    /// Loads pairs of inner values of contiguous columns, and prefetches the next columns, which start another cache line.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
     #[inline]
     unsafe fn pairs(&self, at: usize, outer: usize, from: usize, inner: usize) -> [__m512i; SIDE] {
         debug_assert_eq!(self.outer_stride, 1);
         let mut pairs = [_mm512_setzero_si512(); SIDE];
         let mask = ((1u32 << outer) - 1) as u16;
-        // The i-th of the lower half, then the i-th of the upper.
+        // Selects the i-th of the lower half, then the i-th of the upper.
         let both = _mm512_or_si512(_mm512_set1_epi32(16 << 16), {
             let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
             _mm512_or_si512(lanes, _mm512_slli_epi32::<16>(lanes))
@@ -171,7 +170,7 @@ pub(super) fn transposed(r: [__m512i; SIDE]) -> [__m512i; SIDE] {
         (u[i], u[i + 1]) = (_mm512_unpacklo_epi64(t[i], t[i + 2]), _mm512_unpackhi_epi64(t[i], t[i + 2]));
         (u[i + 2], u[i + 3]) = (_mm512_unpacklo_epi64(t[i + 1], t[i + 3]), _mm512_unpackhi_epi64(t[i + 1], t[i + 3]));
     }
-    // Now u[4 b + j] holds column 4 l + j of the rows 4 b .. 4 b + 4 in its quarter l.
+    // Now u[4 b + j] has column 4 l + j of the rows 4 b .. 4 b + 4 in its quarter l.
     let mut out = r;
     for j in 0..4 {
         let (a, b, c, d) = (u[j], u[4 + j], u[8 + j], u[12 + j]);
@@ -196,7 +195,7 @@ impl Bf16Line {
         unsafe { std::mem::transmute(_mm512_load_si512(self.0.as_ptr().cast())) }
     }
 
-    /// Returns one pair in all places.
+    /// Returns a register with one pair repeated.
     #[target_feature(enable = "avx512f,avx512bf16")]
     #[inline]
     pub(super) fn spread(&self, i: usize) -> __m512bh {
@@ -204,7 +203,7 @@ impl Bf16Line {
         unsafe { std::mem::transmute(_mm512_set1_epi32(self.0[i].cast_signed())) }
     }
 
-    /// Returns the pair at a place.
+    /// Returns the pair at an index.
     #[cfg(test)]
     pub(super) fn pair(&self, i: usize) -> [f32; 2] {
         [self.0[i] << 16, self.0[i] & 0xffff_0000].map(f32::from_bits)
@@ -229,7 +228,7 @@ mod tests {
                 let strides = if contiguous { (inner + 3, 1) } else { (1, outer + 5) };
                 let mut wide = vec![f32::NAN; outer * strides.0 + inner * strides.1];
                 for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
-                    // Close to a bf16 value, so that rounding has to happen.
+                    // Close to a bf16 value, so that rounding is needed.
                     wide[o * strides.0 + i * strides.1] = value(o, i) * (1.0 + 1e-5);
                 }
                 let half: Vec<bf16> = wide.iter().map(|x| bf16::from_f32(*x)).collect();

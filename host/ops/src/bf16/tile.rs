@@ -1,16 +1,16 @@
-//! The sums of a kernel's call, on their way to where they belong.
+//! Sums of a kernel call, before they are written to their destination.
 
 use super::pack::{SIDE, transposed};
 use std::arch::x86_64::*;
 
-/// Rows and columns of two groups.
+/// Number of rows or columns of two groups.
 pub(super) const WIDTH: usize = 2 * SIDE;
 
-/// Pairs of outputs whose products with a part of their inputs come before those with the next part.
+/// Number of pairs of outputs whose products with a part of their inputs come before those with the next part.
 pub(crate) const PAIRS: usize = WIDTH / 2;
 
-/// Returns where step `at` of a group of outputs begins among its weights, of which each output has `each`: the steps go through all
-/// pairs with the first `part` inputs, and so on. Beyond the last step, that is where the outputs after these begin.
+/// Returns the offset of step `at` among the weights of a group of outputs, each with `each` inputs. The steps go through all pairs with
+/// the first `part` inputs, then with the next. Beyond the last step, this is the offset of the following outputs.
 #[inline(always)]
 pub(crate) fn place(at: usize, each: usize, part: usize) -> usize {
     let parts = each.div_ceil(part);
@@ -18,8 +18,8 @@ pub(crate) fn place(at: usize, each: usize, part: usize) -> usize {
     2 * pair * each + number * part
 }
 
-/// Writes the sums of 32 outputs with eight rows, row by row, times the outputs' factors and with their bias. Each register has those of
-/// an output with all rows, and then those of the next one.
+/// Writes the sums of 32 outputs with eight rows, row by row, times the outputs' factors and with their bias. Each register has the sums of
+/// an output with all rows, and then those of the next output.
 ///
 /// # Safety
 /// The processor has AVX-512.
@@ -71,7 +71,7 @@ impl Bf16SumTile {
     /// Writes or adds the sums of the first rows and columns, times `scale`.
     ///
     /// # Safety
-    /// `out` points to as many rows of as many values, `stride` apart; the processor has AVX-512.
+    /// `out` points to `rows` rows of `columns` values, `stride` apart; the processor has AVX-512.
     #[target_feature(enable = "avx512f,avx512vl")]
     pub(super) unsafe fn store(&self, out: *mut f32, stride: usize, rows: usize, columns: usize, scale: f32, add: bool) {
         let factor = _mm512_set1_ps(scale);

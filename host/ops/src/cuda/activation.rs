@@ -1,11 +1,11 @@
-//! The activation between an MLP's wide products and its last one.
+//! Activation of an MLP between its gate and up projections and its down projection.
 
 use super::super::{Error, Result};
 use super::array::{DeviceArray, ElementKind, unset};
 use super::launch::KernelLaunch;
 use candle_core::Tensor;
 
-/// Returns an array like `gate`, of the same length.
+/// Returns the array of `t`, which must be like `gate` and of the same length.
 fn like<'a>(t: &'a Tensor, gate: DeviceArray<'_>) -> Result<DeviceArray<'a>> {
     let array = DeviceArray::from_tensor_with_kind(t, gate.kind)?;
     if array.len == gate.len {
@@ -19,7 +19,7 @@ fn optional(array: Option<DeviceArray<'_>>) -> u64 {
     array.map_or(0, |array| array.at)
 }
 
-/// Computes [`crate::activation::forward`] on a device; for the function with kernels of this name.
+/// Computes [`crate::activation::forward`] on a device, for the function whose kernels have this name.
 pub(crate) fn forward(gate: &Tensor, up: Option<&Tensor>, kernel: &str) -> Result<Tensor> {
     let g = DeviceArray::from_tensor(gate)?;
     let up = up.map(|up| like(up, g)).transpose()?;

@@ -1,4 +1,4 @@
-//! Tensors of a device as kernels see them: an address and a type.
+//! Tensors in device memory as kernels see them: an address and a type.
 
 use super::super::{Error, Result};
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr};
@@ -61,10 +61,10 @@ fn address<T: DeviceRepr>(slice: &CudaSlice<T>) -> u64 {
 }
 
 impl<'a> DeviceArray<'a> {
-    /// Borrows a tensor's values, of either kind.
+    /// Borrows a tensor's values, which are f32 or bf16.
     ///
     /// # Errors
-    /// If it is not contiguous, not on a device, or not f32 or bf16.
+    /// If the tensor is not contiguous, not on a device, or not f32 or bf16.
     pub fn from_tensor(t: &'a Tensor) -> Result<Self> {
         let kind = ElementKind::from_tensor(t)?;
         let Device::Cuda(device) = t.device() else { return Err(unsupported("a kernel", t)) };
@@ -84,13 +84,13 @@ impl<'a> DeviceArray<'a> {
         Ok(Self { device, at, len: end - start, kind })
     }
 
-    /// Returns the first `len` of its values.
+    /// Returns the first `len` values.
     pub fn first(self, len: usize) -> Self {
         debug_assert!(len <= self.len);
         Self { len, ..self }
     }
 
-    /// [`DeviceArray::from_tensor`] for an operation that needs values of this kind.
+    /// Borrows a tensor's values like [`DeviceArray::from_tensor`], for an operation that needs values of this kind.
     pub fn from_tensor_with_kind(t: &'a Tensor, kind: ElementKind) -> Result<Self> {
         let array = Self::from_tensor(t)?;
         if array.kind == kind { Ok(array) } else { Err(unsupported("a kernel of another type", t)) }
@@ -108,7 +108,7 @@ pub(crate) fn unset(device: &CudaDevice, shape: impl Into<Shape>, kind: ElementK
     }
 }
 
-/// Allocates device memory for `n` values, which are not set.
+/// Allocates uninitialised device memory for `n` values.
 pub(crate) fn buffer<T: DeviceRepr>(device: &CudaDevice, n: usize) -> Result<CudaSlice<T>> {
     // SAFETY: any bits are valid values of the types that kernels use. The driver can't allocate empty memory.
     Ok(unsafe { device.alloc::<T>(n.max(1)) }?)

@@ -11,23 +11,23 @@ use candle_core::Tensor;
 /// A set of kernels.
 struct AttentionKernels {
     module: &'static str,
-    /// Prefix of their names.
+    /// Prefix of the kernels' names.
     name: &'static str,
-    /// The kind of the plan's tiles that they process.
+    /// The kind of the plan's tiles that the kernels process.
     tiles: usize,
     threads: u32,
-    /// Head sizes that they are compiled for; other sizes use the next larger one.
+    /// Head sizes that the kernels are compiled for. Other sizes use the next larger one.
     dims: &'static [usize],
 }
 
-/// `attention.cu`, for f32.
+/// Kernels of `attention.cu` for f32.
 const SINGLE: AttentionKernels =
     AttentionKernels { module: "attention", name: "attention", tiles: 0, threads: 64, dims: &[16, 64, 128, 256] };
 
-/// `attention.cu`, for bf16 where tensor cores can't be used.
+/// Kernels of `attention.cu` for bf16 where tensor cores can't be used.
 const SINGLE_BF16: AttentionKernels = AttentionKernels { dims: &[128, 256], ..SINGLE };
 
-/// `attention_bf16.cu`.
+/// Kernels of `attention_bf16.cu`.
 const TENSOR_CORES: AttentionKernels =
     AttentionKernels { module: "attention_bf16", name: "attention_mma", tiles: 1, threads: 128, dims: &[64, 128] };
 
@@ -52,7 +52,7 @@ pub(super) fn scores(how: AttentionConfig) -> [u64; 2] {
     [bits(how.scale) | bits(how.cap.unwrap_or(0.0)) << 32, how.window.unwrap_or(0) as u64]
 }
 
-/// Warps of a block that processes one head per warp.
+/// Number of warps of a block that processes one head per warp.
 const WARPS: usize = 8;
 
 struct AttentionLauncher<'a> {
@@ -75,9 +75,8 @@ impl<'a> AttentionLauncher<'a> {
         Ok(Self { plan: forest.plan(q.device)?, kernels, attention: how, dim, n: forest.len() })
     }
 
-    /// Launches a kernel over heads and tiles. In shared memory, it keeps `own` tiles of its own rows, and two of the rows that it
-    /// goes over, on tensor cores at each of so many stages. Without tensor cores, the two are one after the other in one place,
-    /// beside scores.
+    /// Launches a kernel over heads and tiles. Shared memory has `own` tiles of the block's own rows, and two tiles of the rows that it
+    /// goes over: on tensor cores, for each of `stages` stages; otherwise one after the other in the same place, next to scores.
     fn launch<'b>(&self, of: DeviceArray<'b>, name: &str, own: usize, stages: usize) -> KernelLaunch<'b> {
         let AttentionKernels { module, name: set, tiles, threads, .. } = self.kernels;
         let tile = SIZES[tiles];
@@ -95,8 +94,8 @@ impl<'a> AttentionLauncher<'a> {
         launch.grid(self.attention.heads.heads, self.plan.tiles(tiles), 1).threads(threads).shared(shared)
     }
 
-    /// Returns the stages of the kernels on the way back: with two of heads of 128 values, they would need more shared memory than
-    /// devices of 8.6 and 8.9 have.
+    /// Returns the number of stages of the backward kernels. With two stages and heads of 128 values, they would need more shared memory
+    /// than devices of compute capability 8.6 and 8.9 have.
     fn stages_back(&self) -> usize {
         if self.dim <= 64 { 2 } else { 1 }
     }
@@ -143,7 +142,7 @@ pub(crate) fn backward(
         s.launch(q, "backward_queries", 2, s.stages_back()).array(DeviceArray::from_tensor(&dq)?).array(q).array(k).array(v);
     s.run(launch.array(d_outs).array(log_sum).address(at(&along)))?;
 
-    // Each query head's part of its key/value head's gradients. They are then summed in order.
+    // Each query head's part of its key/value head's gradients. The parts are then summed in order.
     let (dk_parts, dv_parts) = (buffer::<f32>(device, q.len)?, buffer::<f32>(device, q.len)?);
     let launch =
         s.launch(q, "backward_keys", 2, s.stages_back()).address(at(&dk_parts)).address(at(&dv_parts)).array(q).array(k).array(v);

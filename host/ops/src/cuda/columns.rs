@@ -38,7 +38,7 @@ pub(crate) fn join(parts: &[&Tensor], widths: &[usize]) -> Result<Tensor> {
     Ok(out)
 }
 
-/// Copies between a part and these columns of each group of the whole.
+/// Copies between a part and its columns of each group of the whole.
 fn run(kernel: &str, part: DeviceArray<'_>, whole: DeviceArray<'_>, [group, first, width]: [usize; 3]) -> Result<()> {
     let (to, from) = if kernel == "take_columns" { (part, whole) } else { (whole, part) };
     let launch = KernelLaunch::with_kind(part.device, "rows", kernel, part.kind).over(part.len);

@@ -1,4 +1,4 @@
-//! Finding and opening devices.
+//! Finds and opens devices.
 
 use super::super::{Error, Result};
 use super::array::{at, buffer};
@@ -14,7 +14,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 pub(crate) fn count() -> std::result::Result<usize, String> {
     match CudaContext::device_count() {
         Ok(count) => Ok(count as usize),
-        // The driver's stub returns this too if there is no driver.
+        // The driver's stub also returns this status if there is no driver.
         Err(e) if e.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => Ok(0),
         Err(e) => Err(format!("the NVIDIA driver returned {:?}", e.0)),
     }
@@ -33,7 +33,7 @@ pub(crate) fn open(index: usize) -> Result<Device> {
     if let Some(device) = opened.get(&index) {
         return Ok(device.clone());
     }
-    // A separate stream, since work on the default one can't be recorded as a graph.
+    // Uses a separate stream, since work on the default one can't be recorded as a graph.
     let device = CudaDevice::new_with_stream(index).map_err(explained)?;
     // SAFETY: all work is on that one stream, which keeps its order.
     unsafe { device.disable_event_tracking() };
@@ -46,13 +46,13 @@ pub(crate) fn open(index: usize) -> Result<Device> {
     Ok(device)
 }
 
-/// Libraries that opening a device needs, by the status that their stand-ins return where they are missing.
+/// Libraries that opening a device needs, by the status that their stubs return if they are missing.
 const LIBRARIES: [(&str, &str); 2] = [
     ("CUBLAS_STATUS_NOT_INITIALIZED", "libcublas.so.13 or, with a driver before 580, libcublas.so.12"),
     ("CURAND_STATUS_INITIALIZATION_FAILED", "libcurand.so.10"),
 ];
 
-/// Returns an error that says what is missing, without a backtrace.
+/// Returns an error that names the missing library, without a backtrace.
 fn explained(e: candle_core::Error) -> Error {
     let text = match Error::from(e) {
         Error::Candle(e) => e.to_string(),
@@ -72,8 +72,8 @@ fn explained(e: candle_core::Error) -> Error {
     Error::Device(detail)
 }
 
-/// Keeps freed memory in the driver's pool, which otherwise releases it whenever something waits for the device. Without pools,
-/// there is nothing to keep.
+/// Keeps freed memory in the driver's pool, which otherwise releases it at each synchronisation with the device. No-op on devices without
+/// pools.
 fn keep_freed_memory(stream: &CudaStream) {
     let mut threshold = u64::MAX;
     let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
@@ -97,15 +97,15 @@ pub(crate) fn peak_memory(device: &CudaDevice) -> Option<u64> {
     Some(most)
 }
 
-/// Makes cuBLAS add partial sums of bf16 products in f32; otherwise it may use bf16.
+/// Makes cuBLAS add partial sums of bf16 products in f32. Otherwise it may use bf16.
 fn sum_in_f32(blas: &cudarc::cublas::CudaBlas) {
     let mode = cublas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
     // SAFETY: the handle is alive. A library that does not know the mode keeps its own.
     let _ = unsafe { cublas::cublasSetMathMode(*blas.handle(), mode) };
 }
 
-/// Gives cuBLAS a workspace of the size that NVIDIA recommends for compute capability 9.0. Otherwise it allocates one for each
-/// recorded generation step.
+/// Gives cuBLAS a workspace of the size that NVIDIA recommends for compute capability 9.0. Otherwise it allocates one for each recorded
+/// generation step.
 fn give_workspace(device: &CudaDevice) {
     const BYTES: usize = 32 << 20;
     let Ok(room) = buffer::<u8>(device, BYTES) else { return };

@@ -25,7 +25,7 @@ pub(crate) fn from_vec(values: &[f32], shape: impl Into<Shape>, device: &Device)
     }
 }
 
-/// Copies a tensor's values to the host, once all work on the device's stream is done.
+/// Copies a tensor's values to the host, after all work on the device's stream.
 pub(crate) fn to_vec(t: &Tensor) -> Result<Vec<f32>> {
     let (storage, layout) = t.storage_and_layout();
     let (Storage::Cuda(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets()) else {
@@ -87,7 +87,7 @@ pub(crate) fn copy(t: &Tensor) -> Result<Tensor> {
     Ok(out)
 }
 
-/// Copies the values to an address, where the caller has enough memory.
+/// Copies the values to an address at which the caller has enough memory.
 pub(super) fn copy_to(from: DeviceArray<'_>, at: u64) -> Result<()> {
     if from.len == 0 {
         return Ok(());

@@ -8,10 +8,10 @@ use super::launch::KernelLaunch;
 use candle_core::Tensor;
 use std::ops::Range;
 
-/// Threads of a block that processes a row.
+/// Number of threads of a block that processes a row.
 const THREADS: u32 = 256;
 
-/// Rows per block of a kernel with a warp for each.
+/// Number of rows per block, for a kernel with one warp per row.
 const ROWS: usize = 8;
 
 /// Views `t` as a matrix over its last dimension.
@@ -21,7 +21,7 @@ fn mat<'a>(t: &'a Tensor, kind: ElementKind) -> Result<(DeviceArray<'a>, DeviceM
     Ok((array, DeviceMatrix::new(array, rows, cols)))
 }
 
-/// Returns the matrix of an expert among those of all, `[E * out, in]`.
+/// Returns the matrix of an expert from those of all experts, `[E * out, in]`.
 fn of_expert(all: DeviceMatrix, expert: usize, routes: &Routes) -> DeviceMatrix {
     let own = all.rows / routes.experts;
     all.rows(expert * own, own)
@@ -65,8 +65,8 @@ pub(crate) fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, routes: &Rou
     Ok(())
 }
 
-/// Adds to each row of `into: [N, D]` its `each` rows of `from: [R, D]`, whose numbers are `places: [N, each]`, times their weights
-/// if they have any.
+/// Adds to each row of `into: [N, D]` its `each` rows of `from: [R, D]`, whose numbers are `places: [N, each]`, times their weights, if
+/// given.
 pub(crate) fn add_places(into: &Tensor, from: &Tensor, places: &[usize], weights: Option<&[f32]>, each: usize) -> Result<()> {
     let (n, d) = matrix_dims(into);
     let to = DeviceArray::from_tensor(into)?;

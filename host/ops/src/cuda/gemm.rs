@@ -49,7 +49,7 @@ fn data_type(kind: ElementKind) -> sys::cudaDataType {
     }
 }
 
-/// Held during a call of cuBLAS.
+/// Lock that is held during a call of cuBLAS.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Computes `out = scale * a b + keep * out`. `a` and `b` are of one kind; `out` may be f32 if they are bf16.
@@ -72,7 +72,7 @@ pub(super) fn product(
     }
     let blas = device.device.cublas_handle();
     device.device.cuda_stream().context().bind_to_thread().map_err(super::launch::driver_error)?;
-    // One thread at a time: a handle that several use at once can choose other kernels, which sum in another order.
+    // Only one thread may call at a time: a handle that several threads use at once can choose other kernels, which sum in another order.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: the operands are matrices of these sizes in memory of their tensors, which outlive the call, as does the handle;
     // scale and keep are host values, as the handle expects.

@@ -13,15 +13,15 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// A file of `host/kernels/`: its stem, its PTX, and machine code by the major version of the architecture it is for.
+/// A file of `host/kernels/`: its stem, its PTX, and machine code by the major version of its architecture.
 type KernelModule = (&'static str, &'static str, &'static [(i32, &'static [u8])]);
 
 const MODULES: &[KernelModule] = include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
-/// Threads per block, for kernels without a preference.
+/// Number of threads per block for kernels without a preference.
 const THREADS: u32 = 256;
 
-/// Beyond this many blocks, grid-stride loops gain nothing.
+/// Maximum number of blocks that grid-stride loops benefit from.
 const MOST_BLOCKS: usize = 4096;
 
 /// Shared memory that a block may use without opting in to more, in bytes.
@@ -36,7 +36,7 @@ pub(super) fn check_driver(device: &CudaDevice) -> Result<()> {
     function(device, "optimizer", "adamw").map(drop)
 }
 
-/// What was loaded on each device, by name: modules, and kernels of them.
+/// Modules and kernels loaded on each device, by name.
 #[derive(Default)]
 struct LoadedKernels {
     modules: HashMap<(usize, &'static str), Arc<CudaModule>>,
@@ -62,8 +62,8 @@ fn function(device: &CudaDevice, module: &'static str, kernel: &str) -> Result<C
     Ok(function)
 }
 
-/// Loads a module with this kernel: its machine code if there is some that the device runs and the driver knows, else its PTX, which
-/// the driver compiles. With lazy loading, the driver may reject code only when its first kernel is looked up.
+/// Loads a module with this kernel. Uses its machine code if there is some that the device runs and the driver supports, else its PTX,
+/// which the driver compiles. With lazy loading, the driver may reject code only when its first kernel is looked up.
 fn load(context: &Arc<CudaContext>, module: &str, kernel: &str) -> Result<Arc<CudaModule>> {
     let Some((_, ptx, machines)) = MODULES.iter().find(|(name, ..)| *name == module) else {
         return Err(Error::Shape { op: "launch", detail: format!("there is no module {module}") });
@@ -138,7 +138,7 @@ impl<'a> KernelLaunch<'a> {
         self.address(array.at)
     }
 
-    /// Adds a structure as eight-byte words; the last may be half used.
+    /// Adds a structure as eight-byte words. The last word may be half used.
     pub fn structure(mut self, words: &[u64]) -> Self {
         self.begins.push(self.words.len());
         self.words.extend_from_slice(words);
@@ -165,7 +165,7 @@ impl<'a> KernelLaunch<'a> {
         self.structure(&[u64::from(x.to_bits())])
     }
 
-    /// Returns the error of a device that has less shared memory than the kernel needs.
+    /// Returns the error for a device that has less shared memory than the kernel needs.
     fn too_much(&self) -> Error {
         let (kernel, kilobytes) = (&self.kernel, self.shared.div_ceil(1 << 10));
         let detail = format!(
@@ -175,10 +175,10 @@ impl<'a> KernelLaunch<'a> {
         Error::Shape { op: "launch", detail }
     }
 
-    /// Launches the kernel on the device's stream; does nothing without blocks.
+    /// Launches the kernel on the device's stream. No-op without blocks.
     ///
-    /// The caller guarantees that the arguments fit the kernel, and that addresses are of memory that is large enough and lives
-    /// until this call returns: memory freed later is freed on the same stream.
+    /// The caller guarantees that the arguments fit the kernel, and that addresses point to memory that is large enough and lives until
+    /// this call returns. Memory freed later is freed on the same stream.
     pub fn run(self) -> Result<()> {
         if self.grid.0 == 0 || self.grid.1 == 0 || self.grid.2 == 0 {
             return Ok(());
@@ -191,7 +191,7 @@ impl<'a> KernelLaunch<'a> {
         let stream = self.device.cuda_stream();
         let mut builder = stream.launch_builder(&function);
         for &begin in &self.begins {
-            // The driver reads as many bytes from here as the argument has.
+            // The driver reads as many bytes from this address as the argument has.
             builder.arg(&self.words[begin]);
         }
         let config = LaunchConfig { grid_dim: self.grid, block_dim: (self.threads, 1, 1), shared_mem_bytes: self.shared };

@@ -14,7 +14,7 @@ fn mat<'a>(t: &'a Tensor, kind: ElementKind) -> Result<(DeviceArray<'a>, DeviceM
     Ok((array, DeviceMatrix::new(array, rows, cols)))
 }
 
-/// Computes `x w^T + b` in values of kind `out`; the bias is f32.
+/// Computes `x w^T + b` in values of kind `out`. The bias is f32.
 pub(crate) fn forward(x: &Tensor, w: &Tensor, b: Option<&Tensor>, out: ElementKind) -> Result<Tensor> {
     let kind = ElementKind::from_tensor(x)?;
     let ((xs, x), (_, w)) = (mat(x, kind)?, mat(w, kind)?);

@@ -10,11 +10,11 @@ use super::launch::{KernelLaunch, driver_error};
 use super::{elementwise, reduce, restriction};
 use candle_core::Tensor;
 
-/// Most logits at once: 1 GiB in f32, and half of that for derivatives in bf16. With fewer, the output matrix's gradient would be
-/// read and written too often.
+/// Maximum number of logits at once: 1 GiB in f32, and half of that for derivatives in bf16. With fewer, the output matrix's gradient would
+/// be read and written too often.
 const LOGITS: usize = 1 << 28;
 
-/// Threads of a block that processes a row of logits.
+/// Number of threads of a block that processes a row of logits.
 const THREADS: u32 = 512;
 
 /// Computes the logits of some rows of hidden states.
@@ -140,8 +140,7 @@ pub(crate) fn mean_logits(hidden: &Tensor, w: &Tensor) -> Result<Vec<f32>> {
     super::to_vec(&out)
 }
 
-/// Computes the mean of each row's logits over the vocabulary where logits are bounded, which needs all of them; see
-/// [`crate::logprob::mean_logits`].
+/// Computes each row's mean logit over the vocabulary if logits are capped, which needs all of them; see [`crate::logprob::mean_logits`].
 pub(crate) fn mean_of_logits(hidden: &Tensor, w: &Tensor, scale: LogitScale) -> Result<Vec<f32>> {
     let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
     let hs = DeviceArray::from_tensor(hidden)?;

@@ -1,9 +1,8 @@
-//! The operations on an NVIDIA device: the same functions as on the CPU, on tensors in device memory.
+//! Operations on an NVIDIA device: the CPU's functions, on tensors in device memory.
 //!
-//! Kernels are in `host/kernels/`, compiled by `build.rs`, and launched through [`Launch`]; matrix products use cuBLAS.
-//! All of a device's work is on one stream, in order, and only reading values back waits for it ([`to_vec`] and the like).
-//! Activations and weights are f32 or bf16. All sums are in f32, in an order that follows from the sizes alone, so two runs are
-//! bit-identical.
+//! Kernels are in `host/kernels/`, compiled by `build.rs`, and launched through [`launch::KernelLaunch`]; matrix products use cuBLAS. All
+//! of a device's work runs on one stream, in order, and only reading values back waits for it ([`to_vec`] and the like). Activations and
+//! weights are f32 or bf16. All sums are in f32, in an order that depends only on the sizes, so two runs are bit-identical.
 
 pub(super) mod activation;
 mod array;

@@ -6,7 +6,7 @@ use super::launch::KernelLaunch;
 use super::reduce;
 use candle_core::Tensor;
 
-/// Rows per block, one per warp.
+/// Number of rows per block, one per warp.
 const ROWS: usize = 8;
 
 /// Computes [`crate::norm::forward`] on a device.
@@ -76,6 +76,6 @@ pub(crate) fn layer_backward(
     launch.float(eps as f32).int(rows).int(d).run()?;
     let Some((dw, db)) = of_weights else { return Ok(()) };
     reduce::add_norm_weight_gradient(dw, x, dy, at(&scales), at(&means))?;
-    // As rows of the weight's length, which a packed tensor may not have.
+    // The bias's gradient needs rows of the weight's length, which a packed tensor may not have.
     reduce::add_column_sums(db, &dy.reshape((rows, d))?, 1.0)
 }

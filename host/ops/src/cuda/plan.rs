@@ -5,7 +5,7 @@ use super::array::DeviceBuffer;
 use candle_core::cuda_backend::CudaDevice;
 use std::ops::Range;
 
-/// Most rows per tile: for attention of any type, and on tensor cores.
+/// Maximum number of rows per tile: for attention of any type, and on tensor cores.
 pub(super) const SIZES: [usize; 2] = [32, 64];
 
 /// Positions, segments and tiles of a forest on a device.
@@ -16,13 +16,13 @@ pub(crate) struct ForestPlan {
     /// Index of the first segment and of the first range in the table.
     segments: usize,
     ranges: usize,
-    /// Index of the first tile of each of the [`SIZES`], and their number.
+    /// Index of the first tile of each of the [`SIZES`], and the number of tiles.
     tiles: [(usize, usize); 2],
 }
 
 impl ForestPlan {
-    /// Lays out a forest and copies it to the device: the position of each token, the places of each segment's tokens, and the
-    /// segments that lead to each, itself last.
+    /// Lays out a forest and copies it to the device: the position of each token, the packed indices of each segment's tokens, and the
+    /// prefix segments of each segment, itself last.
     pub fn new(device: &CudaDevice, positions: &[u32], all: &[Range<usize>], paths: &[Vec<usize>]) -> Result<Self> {
         let number = |n: usize| n as u32;
         let (mut segments, mut ranges) = (Vec::new(), Vec::new());
@@ -48,7 +48,7 @@ impl ForestPlan {
             let begin = table.len();
             let of_segment = |index: usize| all[index].clone().step_by(size).map(move |first| (index, first));
             let mut tiles: Vec<(usize, usize)> = (0..all.len()).flat_map(of_segment).collect();
-            // See `struct Forest`.
+            // The order is explained at `struct Forest`.
             tiles.sort_by_cached_key(|&(index, first)| std::cmp::Reverse(seen_by(index, first)));
             for (index, first) in tiles {
                 table.extend([first, size.min(all[index].end - first), index].map(number));

@@ -1,4 +1,4 @@
-//! Sums over many values, in parts whose number follows from the sizes alone.
+//! Sums over many values, in parts whose number depends only on the sizes.
 
 use super::super::{Error, Result, matrix_dims};
 use super::array::{DeviceArray, ElementKind, at, buffer};
@@ -7,20 +7,20 @@ use candle_core::cuda_backend::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::DeviceRepr;
 use candle_core::{DType, Tensor};
 
-/// Columns per block.
+/// Number of columns per block.
 const COLUMNS: usize = 32;
 
-/// Most parts of a sum over rows.
+/// Maximum number of parts of a sum over rows.
 const MOST_PARTS: usize = 256;
 
-/// Rows per part.
+/// Number of rows per part.
 const ROWS_PER_PART: usize = 64;
 
-/// Most parts of a sum over all values of a tensor.
+/// Maximum number of parts of a sum over all values of a tensor.
 const MOST_BLOCKS: usize = 512;
 
-/// Adds `scale` times a sum over rows to `out: [columns]`. The kernel's arguments are the address of its parts, and then those
-/// added by `arguments`.
+/// Adds `scale` times a sum over rows to `out: [columns]`. The kernel's arguments are the address of its parts, followed by those that
+/// `arguments` adds.
 fn add_rows_summed<'a>(
     out: &Tensor,
     kernel: KernelLaunch<'a>,
@@ -53,8 +53,8 @@ pub(super) fn add_column_sums(out: &Tensor, x: &Tensor, scale: f32) -> Result<()
     add_rows_summed(out, kernel, x.device, rows, columns, scale, |launch| launch.array(x))
 }
 
-/// Adds the gradient of a norm's weight to `dw: [D]`, from `x`, its gradient, and the addresses of what each row was multiplied
-/// by and of the means that were subtracted before; 0 if none were.
+/// Adds the gradient of a norm's weight to `dw: [D]`, given `x` and its gradient, and the addresses of each row's factors and of the means
+/// subtracted before; 0 if none were.
 pub(super) fn add_norm_weight_gradient(dw: &Tensor, x: &Tensor, dy: &Tensor, scales: u64, means: u64) -> Result<()> {
     let (rows, columns) = matrix_dims(x);
     let (x, dy) = (DeviceArray::from_tensor(x)?, DeviceArray::from_tensor(dy)?);
@@ -62,7 +62,7 @@ pub(super) fn add_norm_weight_gradient(dw: &Tensor, x: &Tensor, dy: &Tensor, sca
     add_rows_summed(dw, kernel, x.device, rows, columns, 1.0, |launch| launch.array(x).array(dy).address(scales).address(means))
 }
 
-/// Runs a kernel that reduces each tensor to shares, and reads all shares back at once.
+/// Runs a kernel that reduces each tensor to partial results, and reads them all back at once.
 fn shares<T: DeviceRepr>(kernel: &str, of: &[&Tensor]) -> Result<Vec<Vec<T>>> {
     let Some(first) = of.first() else { return Ok(Vec::new()) };
     let device = DeviceArray::from_tensor(first)?.device;
@@ -79,12 +79,12 @@ fn shares<T: DeviceRepr>(kernel: &str, of: &[&Tensor]) -> Result<Vec<Vec<T>>> {
     Ok(counts.iter().map(|count| all.by_ref().take(*count).collect()).collect())
 }
 
-/// Computes [`crate::sum_of_squares`] on a device; for tensors on one device, one after the other.
+/// Computes [`crate::sum_of_squares`] on a device, for tensors on the same device, one after the other.
 pub(crate) fn sum_of_squares(of: &[&Tensor]) -> Result<f64> {
     Ok(shares::<f64>("sum_of_squares", of)?.iter().map(|parts| parts.iter().sum::<f64>()).sum())
 }
 
-/// Computes [`crate::checksum`] on a device. Differs from the CPU's for the same values.
+/// Computes [`crate::checksum`] on a device. The result differs from the CPU's for the same values.
 pub(crate) fn checksum(t: &Tensor) -> Result<u64> {
     let t = super::cast(t, DType::F32)?;
     Ok(shares::<u64>("checksum", &[&t])?.iter().flatten().fold(0, |sum: u64, part| sum.wrapping_add(*part)))

@@ -7,10 +7,10 @@ use super::launch::KernelLaunch;
 use candle_core::cuda_backend::cudarc::driver::CudaSlice;
 use std::ops::Range;
 
-/// Threads of a block that restricts a row.
+/// Number of threads of a block that restricts a row.
 const THREADS: u32 = 512;
 
-/// Threads of a block that multiplies a token's logits.
+/// Number of threads of a block that multiplies a token's logits.
 const THREADS_OF_TOKEN: u32 = 64;
 
 /// The logits of a block that a penalty multiplied, each with its factor.
@@ -52,7 +52,7 @@ fn penalise(logits: DeviceArray<'_>, of_rows: &BlockRestriction<'_>, vocab: usiz
 }
 
 impl PenalisedLogits {
-    /// Multiplies the derivatives by these logits as the logits were.
+    /// Multiplies the derivatives with respect to these logits by the logits' factors.
     pub fn scale(&self, d_logits: DeviceArray<'_>, vocab: usize) -> Result<()> {
         let launch = KernelLaunch::with_kind(d_logits.device, "logprob", "scale_penalised", d_logits.kind).blocks(self.count);
         let launch = launch.threads(THREADS_OF_TOKEN).array(d_logits).address(at(&self.factors));

@@ -35,7 +35,7 @@ impl DeviceRopeTables {
     }
 }
 
-/// Rotates the first `2 * half` dimensions of the heads of `x: [N, heads * dim]` in place; `positions` is the address of the rows'
+/// Rotates the first `2 * half` dimensions of the heads of `x: [N, heads * dim]` in place. `positions` is the address of the rows'
 /// positions.
 pub(crate) fn rotate(
     x: &Tensor,

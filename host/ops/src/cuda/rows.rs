@@ -45,8 +45,8 @@ impl SourceGroups {
     }
 }
 
-/// Adds row `i` of `from: [M, D]` to row `rows[i]` of `into: [N, D]`, which may be f32 if `from` is not. Rows with several
-/// sources get them in order.
+/// Adds row `i` of `from: [M, D]` to row `rows[i]` of `into: [N, D]`, which may be f32 even if `from` is not. Several sources of a row are
+/// added in order.
 pub(crate) fn scatter_add(into: &Tensor, from: &Tensor, rows: &[u32]) -> Result<()> {
     let (_, d) = matrix_dims(into);
     let (into, from) = (DeviceArray::from_tensor(into)?, DeviceArray::from_tensor(from)?);

@@ -1,10 +1,10 @@
-//! Runs work on untrusted input within limits of time and memory, whatever libraries do.
+//! Runs work on untrusted input within limits of time and memory, whatever libraries it calls.
 //!
-//! A file can make a library such as a template engine or a tokenizer compute forever or build a string of a hundred gigabytes.
-//! Such work runs on a separate thread. If it takes too long, it is abandoned. If it asks for too much memory, it is blocked
-//! inside that request forever: an allocator may not unwind, and a library that is refused memory aborts the process. In both
-//! cases the thread ends with the process, which is soon, because such failures are errors at the start of a command. Work that
-//! recurses too deeply is blocked in the same way, when it allocates memory with little of the stack left.
+//! A file can make a library such as a template engine or a tokenizer compute forever or build a string of a hundred gigabytes. Such work
+//! runs on a separate thread. If it takes too long, it is abandoned. If it requests too much memory, it is blocked inside that request
+//! forever, since an allocator may not unwind, and a library that is denied memory aborts the process. In both cases the thread ends with
+//! the process, which is soon, because such failures are errors at the start of a command. Work that recurses too deeply is blocked in the
+//! same way, when it allocates memory with little stack left.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::any::Any;
@@ -15,29 +15,29 @@ use std::sync::mpsc::{SendError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Stack of the thread, in bytes. What is built within the memory limit can be nested as deeply as it has room for pointers, and
-/// dropping it takes stack for each level.
+/// Stack of the thread, in bytes. Values built within the memory limit can be nested as deeply as there is memory for pointers, and
+/// dropping them takes stack for each level.
 const STACK: usize = 1 << 30;
 
-/// The smallest stack tried if address space is limited (`ulimit -v`, or memory that can't be overcommitted).
+/// Minimum stack size that is tried if address space is limited (`ulimit -v`, or memory that can't be overcommitted).
 const SMALLEST_STACK: usize = 32 << 20;
 
-/// Bytes of memory allowed per byte of stack; with more, a value could be nested too deeply for the stack.
+/// Bytes of memory allowed per byte of stack. With more, a value could be nested too deeply for the stack.
 const MEMORY_PER_STACK_BYTE: usize = 2;
 
-/// The part of the stack, as a divisor, that must be left when work allocates memory.
+/// Divisor of the stack size that gives the reserve required when work allocates memory.
 const STACK_RESERVE: usize = 8;
 
-/// How many times as long as its time work may wait for the processor, or for anything else.
+/// Factor of the time limit for which work may wait for the processor, or for anything else.
 const STARVED: u32 = 20;
 
-/// An allocator that enforces a thread's limit, if it has one ([`within`]). It allocates through the inner allocator.
+/// An allocator that enforces the current thread's limit, if it has one ([`within`]), and allocates through the inner allocator.
 pub struct LimitedAllocator<A>(pub A);
 
-/// Work, which returns where to report that it is done.
+/// A job, which returns where to report its end.
 type BoundedJob = Box<dyn FnOnce() -> Arc<BoundedJobEnd> + Send>;
 
-/// Threads that have finished their work and wait for more. Starting one takes as long as a short text does.
+/// Threads that have finished their work and wait for more. Starting a thread takes as long as processing a short text.
 static IDLE: Mutex<Vec<Sender<BoundedJob>>> = Mutex::new(Vec::new());
 
 /// Stack size of the next thread; 0 before the first.
@@ -46,29 +46,29 @@ static NEXT_STACK: AtomicUsize = AtomicUsize::new(0);
 thread_local! {
     /// Bytes that this thread may still allocate; `None` without a limit.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
-    /// Its limit when its work started.
+    /// Memory limit of this thread when its work started.
     static MOST: Cell<usize> = const { Cell::new(0) };
-    /// Its stack size.
+    /// Stack size of this thread.
     static OWN_STACK: Cell<usize> = const { Cell::new(STACK) };
-    /// The lowest address of its stack at which work may allocate memory.
+    /// Lowest stack address at which work may allocate memory.
     static LOWEST: Cell<usize> = const { Cell::new(0) };
-    /// Where to report the end of this thread's work.
+    /// Receiver of the end of this thread's work.
     static WAITING: Cell<*const BoundedJobEnd> = const { Cell::new(std::ptr::null()) };
     /// Whether panics of this thread are not printed.
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How the work ended, for the waiting thread.
+/// The end of a job, for the waiting thread.
 #[derive(Default)]
 struct BoundedJobEnd {
     state: Mutex<BoundedJobState>,
     changed: Condvar,
-    /// The clock of the thread that works; none before it has begun.
+    /// Clock of the working thread; unset before it has begun.
     clock: OnceLock<ThreadClock>,
 }
 
-/// The time that a thread has worked since this was created. On Linux it is the thread's processor time, so that a busy machine takes
-/// nothing from it.
+/// Time that a thread has worked since the clock was created. On Linux this is the thread's processor time, so a busy machine does not
+/// count against it.
 struct ThreadClock {
     #[cfg(target_os = "linux")]
     thread: Option<(libc::clockid_t, Duration)>,
@@ -76,7 +76,7 @@ struct ThreadClock {
 }
 
 impl ThreadClock {
-    /// Creates the clock of this thread.
+    /// Creates the clock of the current thread.
     fn new() -> Self {
         #[cfg(target_os = "linux")]
         let thread = {
@@ -103,7 +103,7 @@ impl ThreadClock {
     }
 }
 
-/// Reads a thread's clock. None if the thread has ended.
+/// Reads a thread's clock. Returns `None` if the thread has ended.
 #[cfg(target_os = "linux")]
 fn processor_time(clock: libc::clockid_t) -> Option<Duration> {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -117,9 +117,9 @@ enum BoundedJobState {
     #[default]
     Working,
     Done,
-    /// It asked for more than this many bytes.
+    /// The work requested more than this many bytes.
     MemoryFull(usize),
-    /// It recursed too deeply.
+    /// The work recursed too deeply.
     StackFull,
 }
 
@@ -129,7 +129,7 @@ impl BoundedJobEnd {
         self.changed.notify_all();
     }
 
-    /// Waits until the work has ended or has taken its time.
+    /// Waits until the work has ended or has used up its time.
     fn wait(&self, most: Duration) -> BoundedJobState {
         let (begun, longest) = (Instant::now(), most.saturating_mul(STARVED));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +143,7 @@ impl BoundedJobEnd {
     }
 }
 
-/// Subtracts bytes from what the thread may allocate.
+/// Subtracts bytes from the thread's remaining memory.
 fn take(bytes: usize) {
     let Some(left) = LEFT.get() else { return };
     if stack_position() < LOWEST.get() {
@@ -155,14 +155,14 @@ fn take(bytes: usize) {
     }
 }
 
-/// Returns the address of this thread's stack at which it is now. Stacks grow towards lower addresses.
+/// Returns the current stack address of this thread. Stacks grow towards lower addresses.
 #[inline(never)]
 fn stack_position() -> usize {
     let here = 0_u8;
     std::ptr::from_ref(std::hint::black_box(&here)).addr()
 }
 
-/// Returns how many bytes this thread's work has allocated and not freed; none for a thread without a limit.
+/// Returns how many bytes this thread's work has allocated and not freed; `None` for a thread without a limit.
 pub fn in_use() -> Option<usize> {
     LEFT.get().map(|left| MOST.get().saturating_sub(left))
 }
@@ -173,7 +173,7 @@ fn give_back(bytes: usize) {
     }
 }
 
-/// Reports that a limit is reached, and never returns.
+/// Reports that a limit was reached, and never returns.
 #[cold]
 fn stop(limit: BoundedJobState) -> ! {
     // Reporting may allocate memory.
@@ -217,39 +217,39 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for LimitedAllocator<A> {
     }
 }
 
-/// Why bounded work has no result.
+/// The reason why bounded work has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BoundsError {
-    /// It took too long.
+    /// The work took too long.
     #[error("took longer than {} s", .0.as_secs())]
     Time(Duration),
-    /// It asked for too much memory.
+    /// The work requested too much memory.
     #[error("asked for more than {} MiB of memory", .0 >> 20)]
     Memory(usize),
-    /// It recursed too deeply.
+    /// The work recursed too deeply.
     #[error("nests or recurses too deeply")]
     Stack,
-    /// It panicked.
+    /// The work panicked.
     #[error("failed: {0}")]
     Panic(String),
-    /// No thread could be started for it.
+    /// No thread could be started for the work.
     #[error("can't start a thread with a stack of {} MiB ({}); limits on memory or threads (`ulimit -v`, `ulimit -u`) leave no room for it", SMALLEST_STACK >> 20, .0)]
     Thread(String),
 }
 
-/// Limits of the work.
+/// Limits of bounded work.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkBounds {
-    /// Bytes of memory at any one time. Enforced if the program's allocator is [`LimitedAllocator`].
+    /// Maximum memory in use at a time, in bytes. Enforced if the program's allocator is [`LimitedAllocator`].
     pub memory: usize,
-    /// Time that it works: processor time on Linux, elsewhere time from its start. It may also wait twenty times as long.
+    /// Time limit: processor time on Linux, elapsed time elsewhere. The work may also wait twenty times as long.
     pub time: Duration,
 }
 
 /// Runs work on a separate thread. Returns its result and the time that it worked.
 ///
 /// # Errors
-/// If it exceeds its limits, or panics. The panic is not printed.
+/// If the work exceeds its limits or panics. The panic is not printed.
 pub fn within<T: Send + 'static>(
     bounds: WorkBounds,
     work: impl FnOnce() -> T + Send + 'static,
@@ -279,12 +279,12 @@ pub fn within<T: Send + 'static>(
     }
 }
 
-/// Returns how much of the requested memory work may have with such a stack, in bytes.
+/// Returns how much of the requested memory work may use with this stack, in bytes.
 fn granted(memory: usize, stack: usize) -> usize {
     memory.min(stack.saturating_mul(MEMORY_PER_STACK_BYTE))
 }
 
-/// Gives work to an idle thread, or a new one. A thread that never finishes is never given more.
+/// Gives work to an idle thread or a new one. A thread that never finishes gets no more work.
 fn dispatch(job: BoundedJob) -> Result<(), BoundsError> {
     let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
     match idle {
@@ -293,7 +293,7 @@ fn dispatch(job: BoundedJob) -> Result<(), BoundsError> {
     }
 }
 
-/// Returns the largest stack that leaves as much address space for everything else.
+/// Returns the largest stack that leaves at least as much address space for everything else.
 fn largest_stack() -> usize {
     let fits = |stack: &usize| {
         let thread = std::thread::Builder::new().stack_size(2 * stack).spawn(|| {});
@@ -305,11 +305,11 @@ fn largest_stack() -> usize {
         .unwrap_or(SMALLEST_STACK)
 }
 
-/// Starts a thread, with a smaller stack if there is no room for the largest.
+/// Starts a thread, with a smaller stack if there is not enough memory for the largest.
 fn spawn_thread(job: BoundedJob) -> Result<(), BoundsError> {
     let (own, jobs) = channel::<BoundedJob>();
     let jobs = Arc::new(Mutex::new(jobs));
-    // It has a job before anybody can send it another.
+    // The thread has a job before anyone can send it another.
     if own.send(job).is_err() {
         return Err(BoundsError::Thread("it ended".into()));
     }
@@ -356,7 +356,7 @@ pub fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
         }));
     });
     let before = QUIET.replace(true);
-    // Anything that `work` leaves half done is dropped.
+    // Values that `work` leaves incomplete are dropped.
     let outcome = panic::catch_unwind(AssertUnwindSafe(work));
     QUIET.set(before);
     outcome.map_err(panic_message)
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn work_that_stays_within_its_bounds_gives_its_result() {
-        // The full limit at once, a hundred times.
+        // Uses the full limit, a hundred times in succession.
         let work = || (0..100).map(|i| vec![i as u8; 900_000][899_999] as usize).sum::<usize>();
         assert_eq!(within(BOUNDS, work).unwrap().0, 4950);
         let grown = within(BOUNDS, || (0..100_000u32).collect::<Vec<_>>().len());
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!(vec![1u8; 2 << 20].len(), 2 << 20, "other threads have no limit");
     }
 
-    /// As on a machine that gives the thread no processor for a while.
+    /// Simulates a machine that gives the thread no processor time for a while.
     #[cfg(target_os = "linux")]
     #[test]
     fn what_waits_takes_no_time() {
@@ -424,7 +424,7 @@ mod tests {
     fn recursion_that_allocates_ends_the_work_and_not_the_process() {
         fn descend(depth: u64) -> u64 {
             let room = std::hint::black_box(vec![depth; 8]);
-            // The addition after the call keeps the frame.
+            // The addition after the call prevents a tail call.
             if depth == u64::MAX { 0 } else { descend(depth + 1) + room[0] }
         }
         let bounds = WorkBounds { memory: 2 << 30, ..BOUNDS };

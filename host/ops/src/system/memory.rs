@@ -1,23 +1,23 @@
-//! Configures the allocator for tensors, and reports how much memory the process has used.
+//! Configures the allocator for tensors, and reports how much memory the process uses.
 
 /// `mi_option_purge_delay` of mimalloc's versions 2 and 3.
 const PURGE_DELAY: i32 = 15;
 
-/// Keeps freed memory for reuse instead of returning it to the system, which would have to clear it again. Every step allocates
-/// and frees the same tensors; without this, that takes a fifth of its time. The process stays as large as its largest step.
+/// Keeps freed memory for reuse instead of returning it to the system, which would have to clear it again. Every step allocates and frees
+/// the same tensors; without this, that takes a fifth of its time. The process stays as large as its largest step.
 pub fn keep_freed_memory() {
     // SAFETY: the call sets a number in this process's allocator.
     unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, -1) };
 }
 
-/// Returns freed memory to the system soon, as an allocator does by default: a process that divides its models with others has less of
-/// them between steps, which others may need.
+/// Returns freed memory to the system soon, as an allocator does by default. A process that shards its models over several needs less
+/// memory between steps, and others may need it.
 pub fn return_freed_memory() {
     // SAFETY: as above.
     unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, 10) };
 }
 
-/// Returns the peak resident size of this process so far, in bytes; 0 if the system does not say.
+/// Returns the peak resident size of this process so far, in bytes; 0 if the system does not report it.
 pub fn peak_memory() -> u64 {
     // This file covers only this program; getrusage includes the process that started it.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -30,8 +30,8 @@ pub fn peak_memory() -> u64 {
     peak as u64
 }
 
-/// Returns the bytes of memory that this process may still take without others losing theirs, if the system says: what Linux estimates, or
-/// what is left of the limit on the process's own control group (version 2).
+/// Returns the bytes of memory that this process can still allocate without others losing theirs, if the system reports it: Linux's
+/// estimate, or what remains of the limit of the process's own control group (version 2).
 pub fn available_memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let of_group = |file: &str| {
@@ -41,7 +41,7 @@ pub fn available_memory() -> Option<u64> {
     };
     let limit: Option<u64> = of_group("memory.max").trim().parse().ok();
     let used: Option<u64> = of_group("memory.current").trim().parse().ok();
-    // Pages of files that were read count as used, and are given up if memory is short.
+    // Cached file pages count as used, but are released if memory is short.
     let files = line_of(&of_group("memory.stat"), "inactive_file");
     let left = limit.zip(used).map(|(limit, used)| limit.saturating_sub(used.saturating_sub(files.unwrap_or(0))));
     let of_machine = line_of(&read("/proc/meminfo"), "MemAvailable:").map(|kib| kib * 1024);

@@ -1,7 +1,7 @@
-//! The process and the memory that operations run in: limits on untrusted work, the allocator, and what the system grants.
+//! The process and the memory that operations run in: limits on untrusted work, the allocator, and available memory.
 //!
-//! Nothing here knows of tensors. It is in this crate because the crate has all unsafe code, and because its allocator, which every
-//! allocation goes through, has to be optimised as fully as the arithmetic.
+//! This module does not depend on tensors. It is in this crate because the crate has all unsafe code, and because its allocator, which
+//! every allocation goes through, has to be optimised as fully as the arithmetic.
 
 pub mod bounded;
 mod memory;

@@ -1,4 +1,4 @@
-//! Limits this process's use of the machine.
+//! Limits this process's use of the machine, and manages groups of other processes.
 
 use std::io;
 #[cfg(unix)]
@@ -7,15 +7,14 @@ use std::process::Command;
 #[cfg(unix)]
 use std::{os::fd::AsRawFd, process::Child, time::Duration};
 
-/// Limits this process from now on: bytes of address space, and seconds of processor time, after which the system ends it.
-/// Disables core dumps, and on Linux makes the process end with its parent. Does nothing on systems other than Unix, which have
-/// no such limits.
+/// Limits this process from now on to `memory` bytes of address space and `seconds` of processor time, after which the system ends it.
+/// Disables core dumps, and on Linux makes the process end with its parent. No-op on systems other than Unix, which have no such limits.
 ///
 /// # Errors
 /// If the system refuses, as macOS does for the address space.
 #[cfg(unix)]
 pub fn limit_process(memory: u64, seconds: u64) -> io::Result<()> {
-    // A second between the signal for this limit and the one that can't be ignored.
+    // One second passes between the signal for the soft limit and the one that can't be ignored.
     let bounds =
         [(libc::RLIMIT_CORE, 0, 0), (libc::RLIMIT_CPU, seconds, seconds.saturating_add(1)), (libc::RLIMIT_AS, memory, memory)];
     #[cfg(target_os = "linux")]
@@ -41,7 +40,7 @@ pub fn limit_process(memory: u64, seconds: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Does nothing: this system has no such limits.
+/// No-op, since this system has no such limits.
 ///
 /// # Errors
 /// None.
@@ -50,14 +49,14 @@ pub fn limit_process(_memory: u64, _seconds: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Limits the memory that this process can write to, from now on, to what it has and this many bytes. What is only reserved does not
-/// count. Does nothing on systems other than Linux, whose limits are of something else.
+/// Limits the memory that this process can write to, from now on, to its current size plus `more` bytes. Reserved memory does not count.
+/// No-op on systems other than Linux, whose limits have another meaning.
 ///
 /// # Errors
 /// If the system refuses.
 #[cfg(target_os = "linux")]
 pub fn limit_memory(more: u64) -> io::Result<()> {
-    // Pages of data and of stacks: the system counts the former alone, so this allows a little more.
+    // Pages of data and of stacks. The system counts only data, so this allows a little more.
     let pages = std::fs::read_to_string("/proc/self/statm")?.split(' ').nth(5).and_then(|pages| pages.parse::<u64>().ok());
     let pages = pages.ok_or_else(|| io::Error::other("/proc/self/statm does not say how much data there is"))?;
     // SAFETY: the call only returns a number.
@@ -78,7 +77,7 @@ pub fn limit_memory(more: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Does nothing: this system has no such limit.
+/// No-op, since this system has no such limit.
 ///
 /// # Errors
 /// None.
@@ -87,8 +86,8 @@ pub fn limit_memory(_more: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets a program run in a process group of its own, which [`kill_group`] ends. On Linux it ends with the thread that starts it, if
-/// `with_thread` says so. Does nothing on systems other than Unix.
+/// Makes a program run in a new process group, which [`kill_group`] ends. On Linux, if `with_thread` is set, it ends with the thread that
+/// starts it. No-op on systems other than Unix.
 pub fn in_own_group(command: &mut Command, with_thread: bool) {
     #[cfg(unix)]
     command.process_group(0);
@@ -107,8 +106,8 @@ pub fn in_own_group(command: &mut Command, with_thread: bool) {
     let _ = with_thread;
 }
 
-/// Ends all processes of the group that [`in_own_group`] made for the program with this id. Does nothing on systems other than Unix, and
-/// if the group is gone.
+/// Kills all processes of the group that [`in_own_group`] created for the program with this id. No-op if the group is gone, and on systems
+/// other than Unix.
 pub fn kill_group(id: u32) {
     #[cfg(unix)]
     if let Some(id) = i32::try_from(id).ok().filter(|id| *id > 1) {
@@ -119,8 +118,8 @@ pub fn kill_group(id: u32) {
     let _ = id;
 }
 
-/// Waits until a stream can be read without waiting, or has ended, at most for so long; returns whether it can. On systems other than Unix it
-/// does not wait.
+/// Waits at most `limit` until a stream can be read without blocking or has ended. Returns whether it can be read. On systems other than
+/// Unix, does not wait.
 ///
 /// # Errors
 /// If the system refuses.
@@ -136,7 +135,7 @@ pub fn readable_within(stream: &impl AsRawFd, limit: Duration) -> io::Result<boo
     }
 }
 
-/// Returns whether a program has ended, without taking its status, so that its id is still its own.
+/// Returns whether a program has ended, without reaping it, so that its id is not reused.
 #[cfg(unix)]
 pub fn has_ended(child: &Child) -> bool {
     // SAFETY: all zeros are a value of this structure, and the call fills it in.

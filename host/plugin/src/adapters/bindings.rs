@@ -1,62 +1,62 @@
-//! Bindings for what versions 0.1 and 0.2 of the contract have and 1.0 has not.
+//! Bindings for the parts of contract versions 0.1 and 0.2 that 1.0 no longer has.
 
-/// The types of version 0.1. Those that 1.0 has too are the same.
+/// Types of version 0.1. Those that 1.0 also has are identical.
 pub mod types {
     pub use crate::contract::types::{Error, Metric};
-    // What the bindings of a world ask of its imports.
+    // Items that the bindings of a world require from its imports.
     pub use crate::contract::types::{Host, HostWithStore, add_to_linker};
     use wasmtime::component::{ComponentType, Lift, Lower};
 
-    /// What one optimizer step holds in all its micro-batches on all ranks.
+    /// Totals of one optimizer step over all its micro-batches on all ranks.
     #[derive(Clone, Copy, Debug, PartialEq, ComponentType, Lift, Lower)]
     #[component(record)]
     pub struct Scale {
-        /// Completions, or pairs, or labelled examples.
+        /// Number of completions, of pairs, or of labelled examples.
         pub rows: u32,
-        /// Tokens whose mask is 1.
+        /// Number of tokens whose mask is 1.
         pub tokens: u64,
-        /// The longest completion that generation allows.
+        /// Maximum completion length of generation, in tokens.
         #[component(name = "max-completion-length")]
         pub max_completion_length: u32,
     }
 
-    /// What one reward plugin said of a generation batch.
+    /// One reward's scores for a generation.
     #[derive(Clone, Debug, PartialEq, ComponentType, Lift, Lower)]
     #[component(record)]
     pub struct OldRewardColumn {
-        /// The reward.
+        /// Name of the reward.
         pub name: String,
-        /// Its weight.
+        /// Weight of the reward.
         pub weight: f32,
-        /// One entry a row; none is unscorable.
+        /// One entry per row; `None` where the reward gave no score.
         pub values: Vec<Option<f32>>,
     }
 
-    /// Generated completions as advantage estimators and pair makers see them.
+    /// Generated completions, as advantage estimators and pairings see them.
     #[derive(Clone, Debug, PartialEq, ComponentType, Lift, Lower)]
     #[component(record)]
     pub struct Rollouts {
-        /// The optimizer step.
+        /// Optimizer step.
         pub step: u64,
-        /// The rewards' scores.
+        /// Scores of the rewards.
         pub rewards: Vec<OldRewardColumn>,
-        /// The prompt of each row.
+        /// Index of each row's prompt.
         #[component(name = "prompt-of")]
         pub prompt_of: Vec<u32>,
-        /// Whether each row ended by itself.
+        /// Whether each row ended on its own.
         pub finished: Vec<bool>,
-        /// Where each row begins; one entry more than there are rows.
+        /// Offset of each row's first token; one entry more than there are rows.
         pub offsets: Vec<u32>,
-        /// 1 for tokens that the policy chose and that count, else 0.
+        /// 1 for tokens that the policy sampled and that count, otherwise 0.
         pub mask: Vec<u8>,
-        /// Log-probabilities.
+        /// Log-probabilities under the policy.
         pub logp: Vec<f32>,
         /// Log-probabilities under the reference model.
         #[component(name = "ref-logp")]
         pub ref_logp: Option<Vec<f32>>,
-        /// The critic's values.
+        /// Values of the critic.
         pub values: Option<Vec<f32>>,
-        /// Entropies, which no generation has.
+        /// Entropies; always `None` for a generation.
         pub entropy: Option<Vec<f32>>,
     }
 }

@@ -1,4 +1,4 @@
-//! The first-party plugins compute what those computed that were compiled for versions 0.1 and 0.2, to the bit.
+//! The built-in plugins compute bit-identical results to their builds for contract versions 0.1 and 0.2.
 
 use super::super::algorithm::{AlgorithmPlugin, Batch, Column, Scale, ScoredGeneration, TurnSpan, Unit, WeightedReward};
 use super::super::{Metric, PluginEngine, PluginSource, columns};
@@ -6,7 +6,7 @@ use crate::config::PluginLimits;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// Returns an algorithm as it was kept from an old version, and as it is now.
+/// Returns an algorithm's archived build for an old version, and its current one.
 fn both(name: &str, settings: &Value) -> [AlgorithmPlugin; 2] {
     let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/contract").join(name).with_extension("wasm");
     [old.display().to_string(), format!("{name}.wasm")].map(|file| {
@@ -16,7 +16,7 @@ fn both(name: &str, settings: &Value) -> [AlgorithmPlugin; 2] {
     })
 }
 
-/// Numbers without a pattern.
+/// Returns pseudorandom numbers.
 fn noise(count: usize, kind: u64, middle: f32, width: f32) -> Vec<f32> {
     let mut state = kind.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1;
     let mut next = || {
@@ -72,7 +72,7 @@ fn batch(seed: u64, masked: bool) -> Batch {
     batch
 }
 
-/// Returns a batch with rewards, and turns of an environment.
+/// Returns a batch with rewards and with an environment's turns.
 fn generation(seed: u64) -> ScoredGeneration {
     let mut batch = batch(seed, true);
     let turn = |(sequence, start, end): (u32, u32, u32)| TurnSpan { sequence, start, end };

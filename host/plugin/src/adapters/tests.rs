@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, json};
 use std::path::Path;
 
-/// A component that was compiled when the contract had version 0.1 and 0.2.
+/// Loads a component that was compiled for contract version 0.1 or 0.2.
 fn fixture(name: &str) -> PluginSource {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/contract");
     PluginSource::open(&folder.join(name).with_extension("wasm").display().to_string()).unwrap()
@@ -19,7 +19,7 @@ fn load(name: &str, settings: Value) -> AlgorithmPlugin {
     AlgorithmPlugin::load(&PluginEngine::new().unwrap(), &fixture(name), &settings, &PluginLimits::default(), 0).unwrap()
 }
 
-/// Calls the plugin as its own version has it.
+/// Calls the plugin through the interface of its own version.
 fn by_hand<R>(
     algorithm: &mut AlgorithmPlugin,
     function: &'static str,
@@ -29,7 +29,7 @@ fn by_hand<R>(
     algorithm.call(PluginCall::with_step(function, 3), |store, linked| ask(loaded.exports.old()?, store, linked)).unwrap()
 }
 
-/// Lengths of the sequences of [`batch`], which has two groups of two.
+/// Offsets of the sequences of [`batch`], which has two groups of two.
 const OFFSETS: [u32; 5] = [0, 2, 5, 6, 9];
 const MASK: [u8; 9] = [1, 1, 1, 0, 1, 1, 1, 1, 1];
 const SCALE: Scale = Scale { items: 8, tokens: 16, prompt_tokens: 10, max_completion_length: 4 };
@@ -318,7 +318,7 @@ fn losses_of_reward_models_are_those_of_their_own_version() {
         let want = by_hand(&mut plugin, "loss", |old, store, linked| old.call_reward_model(store, linked, &pairs));
         let mut batch = batch();
         if margin.is_none() {
-            // A dataset in which one pair has none.
+            // A dataset in which one pair lacks a margin.
             let column = batch.columns.iter_mut().find(|column| column.name == columns::MARGIN).unwrap();
             *column = Column::sparse(columns::MARGIN, Unit::Group, [Some(0.5), None]);
         }

@@ -1,4 +1,4 @@
-//! What version 0.1 has: algorithms of completions with advantages, of pairs, and those that make pairs.
+//! Interfaces of version 0.1: algorithms for completions with advantages, for given pairs, and for pairs that they select.
 
 use super::types::{OldRewardColumn, Rollouts, Scale};
 use super::{pairing, policy, preference};
@@ -9,7 +9,7 @@ use crate::contract::estimator::Estimates;
 use crate::contract::pairing::{Choice, Pair};
 use crate::contract::types::WeightedReward;
 
-/// Returns the column of this name, which the old interface can't do without.
+/// Returns the column of this name, which the old interface requires.
 pub(super) fn present<'a>(sent: &SentBatch<'a>, name: &str) -> ConversionResult<&'a Column> {
     sent.column(name).ok_or_else(|| format!("it asks for {name}, which this batch does not have"))
 }
@@ -40,7 +40,7 @@ pub(super) fn rollouts(sent: &SentBatch<'_>, rewards: &[WeightedReward]) -> Conv
     })
 }
 
-/// Returns an estimator's answer for so many tokens.
+/// Converts an estimator's answer for this many tokens.
 pub(super) fn estimates(given: policy::Advantages, tokens: usize) -> ConversionResult<Estimates> {
     check_values("advantages", "token", &given.advantages, tokens)?;
     let mut columns = vec![Column::new(columns::ADVANTAGE, Unit::Token, given.advantages)];
@@ -53,13 +53,13 @@ pub(super) fn estimates(given: policy::Advantages, tokens: usize) -> ConversionR
     Ok(Estimates { columns, metrics: given.metrics })
 }
 
-/// Returns the pairs of an answer.
+/// Converts the pairs of an answer.
 pub(super) fn choice(given: pairing::Choice) -> Choice {
     let pair = |pairing::Pair { chosen, rejected }| Pair { chosen, rejected };
     Choice { pairs: given.pairs.into_iter().map(pair).collect(), metrics: given.metrics }
 }
 
-/// Returns a micro-batch of completions. Those of a dataset were not sampled, and all count the same.
+/// Returns a micro-batch of completions. A dataset's completions were not sampled, and all have the same weight.
 pub(super) fn tokens(sent: &SentBatch<'_>) -> ConversionResult<policy::Tokens> {
     let logp = present(sent, columns::LOGP)?.values.clone();
     Ok(policy::Tokens {
@@ -79,7 +79,7 @@ pub(super) fn tokens(sent: &SentBatch<'_>) -> ConversionResult<policy::Tokens> {
     })
 }
 
-/// Returns the derivatives of completions of so many tokens.
+/// Converts the derivatives of completions with this many tokens.
 pub(super) fn gradient(given: policy::Gradient, tokens: usize) -> ConversionResult<Gradient> {
     let policy::Gradient { loss, d_logp, d_entropy, d_values, metrics } = given;
     let mut derivatives = Vec::new();
@@ -96,7 +96,7 @@ pub(super) fn gradient(given: policy::Gradient, tokens: usize) -> ConversionResu
     Ok(Gradient { loss, derivatives, metrics })
 }
 
-/// The sides of pairs: 0 for the chosen sequences, 1 for the rejected ones.
+/// Sides of a pair: 0 for the chosen sequences, 1 for the rejected ones.
 const SIDES: [(usize, &str); 2] = [(0, "d_chosen"), (1, "d_rejected")];
 
 /// Checks that all groups are pairs.
@@ -135,7 +135,7 @@ pub(super) fn pairs(sent: &SentBatch<'_>) -> ConversionResult<preference::Pairs>
     Ok(preference::Pairs { step: sent.step, chosen: side(sent, 0)?, rejected: side(sent, 1)?, scale: scale(sent) })
 }
 
-/// Returns the derivatives of pairs, in the order of their sequences.
+/// Converts the derivatives of pairs, in the order of their sequences.
 pub(super) fn pair_gradient(given: preference::Gradient, sent: &SentBatch<'_>) -> ConversionResult<Gradient> {
     let mut values = vec![0.0; sent.mask.len()];
     for ((first, own), derivatives) in SIDES.into_iter().zip([&given.d_chosen, &given.d_rejected]) {

@@ -1,5 +1,5 @@
-//! What version 0.2 has besides: algorithms of labelled completions and of reward models, the losses of pairs that see more, and
-//! advantages from the rewards of turns.
+//! Interfaces added in version 0.2: algorithms for labelled completions and for reward models, pair losses with more inputs, and advantages
+//! from turn rewards.
 
 use super::bindings::prompted_preference;
 use super::prompted_preference::Prompts;
@@ -10,10 +10,9 @@ use crate::columns;
 use crate::contract::algorithm::Gradient;
 use crate::contract::types::WeightedReward;
 
-/// Returns a generation's turns, with the rewards of the environment that each episode was in: the one that rewarded any of its turns, or
-/// else the first.
+/// Returns a generation's turns, with the rewards of each episode's environment: the one that rewarded any of its turns, or else the first.
 pub(super) fn turns(sent: &SentBatch<'_>, rewards: &[WeightedReward]) -> ConversionResult<turn_policy::Turns> {
-    // Each environment's place among the rewards, and its turns' rewards.
+    // The index of each environment among the rewards, and the rewards of its turns.
     let place = |reward: &WeightedReward| sent.column(&columns::turn_reward(&reward.name));
     let environments: Vec<(usize, Vec<Option<f32>>)> = rewards
         .iter()
@@ -39,7 +38,7 @@ pub(super) fn turns(sent: &SentBatch<'_>, rewards: &[WeightedReward]) -> Convers
     Ok(turns)
 }
 
-/// Returns what a loss of pairs gets beside them: what the plugin asks for, which alone is sent.
+/// Returns the additional inputs of a pair loss. Only those that the plugin requests are sent.
 pub(super) fn preference_extra(sent: &SentBatch<'_>) -> PreferenceExtra {
     if let Some(column) = sent.column(columns::LOG_SUM_SQUARES) {
         let [chosen, rejected] = [0, 1].map(|side| side_of(sent, side, &column.values));
@@ -49,7 +48,7 @@ pub(super) fn preference_extra(sent: &SentBatch<'_>) -> PreferenceExtra {
     PreferenceExtra::Prompts(Prompts { offsets: sent.prompt_tokens.to_vec(), logp, tokens: sent.scale.prompt_tokens })
 }
 
-/// Returns the derivatives of pairs, and those of their prompts, if there are any.
+/// Converts the derivatives of pairs, and those of their prompts, if there are any.
 pub(super) fn pair_gradient(
     given: preference::Gradient,
     d_prompts: Option<Vec<f32>>,
@@ -84,14 +83,14 @@ pub(super) fn examples(sent: &SentBatch<'_>) -> ConversionResult<labelled::Examp
     })
 }
 
-/// Returns the derivatives of labelled completions of so many tokens.
+/// Converts the derivatives of labelled completions with this many tokens.
 pub(super) fn labelled_gradient(given: labelled::Gradient, tokens: usize) -> ConversionResult<Gradient> {
     check_values("d_logp", "token", &given.d_logp, tokens)?;
     let derivatives = vec![Column::new(columns::LOGP, Unit::Token, given.d_logp)];
     Ok(Gradient { loss: given.loss, derivatives, metrics: given.metrics })
 }
 
-/// Returns a micro-batch of pairs with a value of each sequence.
+/// Returns a micro-batch of pairs with a value for each sequence.
 pub(super) fn valued_pairs(sent: &SentBatch<'_>) -> ConversionResult<reward_model::Pairs> {
     check_pairs(sent)?;
     let values = &present(sent, columns::SEQUENCE_VALUE)?.values;
@@ -106,7 +105,7 @@ pub(super) fn valued_pairs(sent: &SentBatch<'_>) -> ConversionResult<reward_mode
     })
 }
 
-/// Returns the derivatives of so many pairs of values, in the order of their sequences.
+/// Converts the derivatives of this many pairs of values, in the order of their sequences.
 pub(super) fn value_gradient(given: reward_model::Gradient, pairs: usize) -> ConversionResult<Gradient> {
     check_values("d_chosen", "pair", &given.d_chosen, pairs)?;
     check_values("d_rejected", "pair", &given.d_rejected, pairs)?;
@@ -116,7 +115,7 @@ pub(super) fn value_gradient(given: reward_model::Gradient, pairs: usize) -> Con
     Ok(Gradient { loss: given.loss, derivatives, metrics: given.metrics })
 }
 
-/// What a loss of pairs gets beside them.
+/// Additional inputs of a pair loss.
 pub(crate) enum PreferenceExtra {
     Nothing,
     Squares(weighted_preference::LogSumSquares),

@@ -1,17 +1,17 @@
-//! An algorithm of two: a script estimates the advantages, and a built-in algorithm has the loss that learns from them.
+//! Algorithms of two parts: a script estimates advantages, and a built-in algorithm has the loss that uses them.
 
 use crate::config::{DEFAULT_ALGORITHM, PluginLimits};
 use crate::script::{self, ScriptFunction, ScriptKind};
 use crate::{Error, PluginEngine, PluginSource, Result, Role, functions_of};
 use serde_json::{Map, Value, json};
 
-/// The setting that names the built-in algorithm, which is the default one if the script does not say.
+/// Setting that names the built-in algorithm. Without it, the base is the default algorithm.
 const BASE: &str = "base";
 
-/// Returns the function of a script that estimates advantages, if the script is that.
+/// Returns the advantage estimator of a script. Returns `None` if the script's function is not one.
 ///
 /// # Errors
-/// If the script can't be run, or is no algorithm.
+/// If the script can't be run or is not an algorithm.
 pub(super) fn estimator_of(
     engine: &PluginEngine,
     source: &PluginSource,
@@ -23,16 +23,16 @@ pub(super) fn estimator_of(
     Ok(Some(function).filter(|function| function.kind == ScriptKind::Advantages))
 }
 
-/// The settings of both parts.
+/// Settings of both parts.
 pub(super) struct AdvantageScriptSettings {
-    /// The built-in algorithm's name.
+    /// Name of the built-in algorithm.
     pub base: String,
     pub of_base: Map<String, Value>,
     pub of_script: Map<String, Value>,
 }
 
 impl AdvantageScriptSettings {
-    /// Divides a configuration: what the script's schema has is the script's, and the rest is the built-in algorithm's.
+    /// Splits a configuration: settings in the script's schema belong to the script, and the rest to the built-in algorithm.
     pub(super) fn from_config(config: &Map<String, Value>, function: &ScriptFunction) -> Self {
         let schema: Value = serde_json::from_str(&function.settings_schema).unwrap_or_default();
         let default = schema["properties"][BASE]["default"].as_str().unwrap_or(DEFAULT_ALGORITHM);
@@ -44,10 +44,10 @@ impl AdvantageScriptSettings {
     }
 }
 
-/// Opens the built-in algorithm whose loss is used.
+/// Opens the built-in algorithm that has the loss.
 ///
 /// # Errors
-/// If there is none of that name, or it does not learn from advantages.
+/// If there is no built-in algorithm of that name, or it does not use advantages.
 pub(super) fn open_base(name: &str, script: &str) -> Result<PluginSource> {
     PluginSource::open_built_in_algorithm(name).ok_or_else(|| {
         let known = "it must be a built-in algorithm that learns from advantages, such as grpo or rloo";
@@ -55,7 +55,7 @@ pub(super) fn open_base(name: &str, script: &str) -> Result<PluginSource> {
     })
 }
 
-/// Returns a schema that has the settings of both, and which algorithm the base is.
+/// Returns a schema with the settings of both parts and the name of the base.
 pub(super) fn joint_schema(script: &str, of_base: &str, base: &str) -> String {
     let [mut joint, own]: [Value; 2] = [of_base, script].map(|text| serde_json::from_str(text).unwrap_or_default());
     let description = "The built-in algorithm whose loss learns from these advantages.";

@@ -1,4 +1,4 @@
-//! What an algorithm's answers have to be. Errors are ends of sentences about the plugin: "returned ...".
+//! Checks of an algorithm's answers. Errors are ends of sentences about the plugin: "returned ...".
 
 use super::super::error::LONGEST_TEXT;
 use super::{Batch, Column, Data, Pair, Shape, Unit};
@@ -9,13 +9,13 @@ use crate::metrics::LARGEST;
 use crate::needs::NeededInputs;
 use std::collections::BTreeSet;
 
-/// Longest name of a column that an algorithm estimates, in bytes.
+/// Maximum length of an estimated column's name, in bytes.
 const LONGEST_NAME: usize = 128;
 
-/// Most columns that it estimates.
+/// Maximum number of columns that an algorithm estimates.
 const MOST_ESTIMATES: usize = 64;
 
-/// Rejects a loss that is not finite or too large to be added up.
+/// Rejects a loss that is not finite or is too large to be summed.
 pub(crate) fn loss(loss: f64) -> Result<(), String> {
     match () {
         () if loss.abs() <= LARGEST => Ok(()),
@@ -24,7 +24,7 @@ pub(crate) fn loss(loss: f64) -> Result<(), String> {
     }
 }
 
-/// Rejects values of which there are not as many as `count` items, or which are not finite.
+/// Rejects values whose number is not `count`, or that are not finite.
 pub(crate) fn values(what: &str, item: &str, values: &[f32], count: usize) -> Result<(), String> {
     if values.len() != count {
         return Err(format!("returned {} {what} for {count} {item}s", values.len()));
@@ -35,7 +35,7 @@ pub(crate) fn values(what: &str, item: &str, values: &[f32], count: usize) -> Re
     }
 }
 
-/// Rejects derivatives of tokens that don't count.
+/// Rejects non-zero derivatives of tokens that don't count.
 pub(crate) fn masked(what: &str, derivatives: &[f32], mask: &[u8]) -> Result<(), String> {
     match derivatives.iter().zip(mask).position(|(&d, &counts)| counts == 0 && d != 0.0) {
         Some(at) => Err(format!("returned {} in {what} at token {at}, whose mask is 0", derivatives[at])),
@@ -43,7 +43,7 @@ pub(crate) fn masked(what: &str, derivatives: &[f32], mask: &[u8]) -> Result<(),
     }
 }
 
-/// Rejects entries without a value that are not ascending, do not exist, or have one.
+/// Checks the indices of entries without a value: they must be ascending and in range, and their values 0.
 fn missing(column: &Column) -> Result<(), String> {
     let (name, item) = (shown(&column.name), column.unit.noun());
     if let Some(pair) = column.missing.windows(2).find(|pair| pair[0] >= pair[1]) {
@@ -67,7 +67,7 @@ fn shown(name: &str) -> String {
     printable(name, LONGEST_NAME)
 }
 
-/// Returns a name that is there twice.
+/// Rejects columns with a repeated name.
 fn repeated(columns: &[Column]) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     match columns.iter().find(|column| !seen.insert(&column.name)) {
@@ -76,13 +76,13 @@ fn repeated(columns: &[Column]) -> Result<(), String> {
     }
 }
 
-/// Checks what an algorithm says that it learns from, given whether it exports an estimator and a pairing.
+/// Checks the data that an algorithm says it learns from, given whether it exports an estimator and a pairing.
 pub(super) fn data(data: &Data, (estimates, pairs): (bool, bool)) -> Result<(), String> {
     let Data { source, shape, estimates: names } = data;
     let generated = *source != Source::Dataset;
     let completions = *shape == Shape::Completions;
     let (exports, wanted) = if completions { (estimates, "estimator") } else { (pairs, "pairing") };
-    // One that makes nothing of a generation learns from its tokens alone, as distillation does.
+    // An algorithm without an estimator learns from the generated tokens alone, as distillation does.
     if generated && !exports && !(completions && names.is_empty()) {
         let what = if completions { "estimates of completions" } else { "pairs of completions" };
         return Err(format!("it learns from {what} that the policy generates, but does not export {wanted}"));
@@ -111,7 +111,7 @@ pub(super) fn data(data: &Data, (estimates, pairs): (bool, bool)) -> Result<(), 
     Ok(())
 }
 
-/// Checks an estimator's columns for a generation. Returns those without the mask, and the mask.
+/// Checks an estimator's columns for a generation. Returns the mask separately from the others.
 pub(super) fn estimates(given: &[Column], data: &Data, batch: &Batch) -> Result<(Vec<Column>, Vec<u8>), String> {
     repeated(given)?;
     let mut mask = batch.mask.clone();
@@ -157,7 +157,7 @@ fn narrowed(column: &Column, own: &[u8]) -> Result<Vec<u8>, String> {
 /// Checks pairs of a generation's completions.
 pub(super) fn pairs(given: &[Pair], batch: &Batch) -> Result<(), String> {
     let sequences = batch.entries(Unit::Sequence);
-    // Groups are in order, so the group of a sequence is the last that begins at or before it.
+    // Groups are in order, so a sequence's group is the last that begins at or before it.
     let group =
         |sequence: u32| ((sequence as usize) < sequences).then(|| batch.groups.partition_point(|first| *first <= sequence));
     let mut seen = BTreeSet::new();
@@ -178,7 +178,7 @@ pub(super) fn pairs(given: &[Pair], batch: &Batch) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks a loss's derivatives; only some have to be 0 where the mask is 0.
+/// Checks a loss's derivatives. If the algorithm knows the mask, derivatives by token must be 0 where the mask is 0.
 pub(super) fn derivatives(given: &[Column], needs: &NeededInputs, batch: &Batch, knows_mask: bool) -> Result<(), String> {
     repeated(given)?;
     for column in given {

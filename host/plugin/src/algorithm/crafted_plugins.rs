@@ -1,10 +1,10 @@
-//! Plugins of contract 1.0 made by hand, whose answers are given: core modules with the answers in their memory.
+//! Handmade plugins of contract 1.0 with fixed answers: core modules with the answers in their memory.
 
 use super::{Column, Data, Pair};
 use crate::{Metric, PluginSource};
 use std::fmt::Write;
 
-/// Where the answers begin in the memory, and where arguments are put.
+/// Addresses at which the answers begin and at which arguments are stored.
 const ANSWERS: u32 = 1024;
 const ARGUMENTS: u32 = 1 << 20;
 
@@ -21,7 +21,7 @@ impl CraftedMemory {
         at
     }
 
-    /// Adds items that are laid out already. Returns the list's address and length.
+    /// Adds items whose layout is complete. Returns the list's address and length.
     fn list(&mut self, items: &[Vec<u8>]) -> [u8; 8] {
         let at = self.put(&items.concat());
         pair(at, items.len() as u32)
@@ -67,13 +67,13 @@ fn pair(first: u32, second: u32) -> [u8; 8] {
     both
 }
 
-/// What an algorithm answers.
+/// The answers of an algorithm.
 #[derive(Clone)]
 pub(crate) struct CraftedAlgorithm {
     pub needs: Vec<&'static str>,
     pub stateless: bool,
     pub data: Data,
-    /// Whether it exports an estimator and a pairing.
+    /// Whether the plugin exports an estimator and a pairing.
     pub exports: (bool, bool),
     pub estimates: Vec<Column>,
     pub pairs: Vec<Pair>,
@@ -81,7 +81,7 @@ pub(crate) struct CraftedAlgorithm {
     pub derivatives: Vec<Column>,
     /// Metrics of all answers.
     pub metrics: Vec<Metric>,
-    /// WebAssembly that runs in `loss` before it answers: `$batch` is the batch's address, `$loss` that of the loss in the answer.
+    /// WebAssembly that runs in `loss` before the answer: `$batch` is the batch's address, `$loss` that of the loss in the answer.
     pub before_loss: &'static str,
 }
 
@@ -127,7 +127,7 @@ impl CraftedAlgorithm {
     }
 }
 
-/// Returns a reward that has no opinion of any completion.
+/// Returns a reward that scores no completion.
 pub(crate) fn reward(needs: &[&str]) -> PluginSource {
     let mut memory = CraftedMemory::default();
     let described = (info(&mut memory, needs, true), memory.put(&[0; 16]));

@@ -1,4 +1,4 @@
-//! The functions of algorithms, the same for all versions of the contract.
+//! The functions of algorithms, uniform over all versions of the contract.
 
 use super::super::function::ExportedFunction;
 use super::super::plugin_instance::CallResult;
@@ -11,26 +11,26 @@ use types::WeightedReward;
 use wasmtime::Store;
 use wasmtime::component::{Component, Instance as Linked};
 
-/// An answer, or why it can't be taken for one: its columns have other lengths than the batch's, for example.
+/// A converted answer, or the reason why it is invalid, such as columns whose lengths differ from the batch's.
 pub(crate) type ConversionResult<R> = Result<R, String>;
 
-/// A call that is ready to be made, more than once if its answers are compared.
+/// A prepared call, which can be made more than once to compare the answers.
 pub(crate) type PreparedCall<'a, R> = Box<dyn Fn(&mut Store<Sandbox>, &Linked) -> CallResult<ConversionResult<R>> + 'a>;
 
-/// Calls to an algorithm of one version. Each is prepared first, which fails if the batch lacks what that version can't do without.
+/// Calls to an algorithm of one version. Each is prepared first, which fails if the batch lacks something that the version requires.
 pub(crate) trait AlgorithmInterface: Send + Sync {
-    /// Returns what it learns from.
+    /// Returns the data that the algorithm learns from.
     fn data(&self, store: &mut Store<Sandbox>, linked: &Linked) -> CallResult<algorithm::Data>;
 
-    /// Returns whether it exports an estimator and a pairing.
+    /// Returns whether the algorithm exports an estimator and a pairing.
     fn sees_generations(&self) -> (bool, bool);
 
-    /// Returns whether it knows which tokens count, so that its derivatives are 0 elsewhere.
+    /// Returns whether the algorithm knows which tokens count, so that its derivatives are 0 for the others.
     fn knows_mask(&self) -> bool {
         true
     }
 
-    /// Returns the estimates that its estimator need not return although its loss reads them.
+    /// Returns the estimates that the loss reads but the estimator need not return.
     fn optional_estimates(&self) -> &'static [&'static str] {
         &[columns::MASK]
     }
@@ -50,7 +50,7 @@ pub(crate) trait AlgorithmInterface: Send + Sync {
     fn loss<'a>(&'a self, sent: &'a SentBatch<'a>) -> ConversionResult<PreparedCall<'a, algorithm::Gradient>>;
 }
 
-/// The functions of version 1.0.
+/// Functions of version 1.0.
 pub(crate) struct CurrentAlgorithm {
     describe_data: ExportedFunction,
     loss: ExportedFunction,

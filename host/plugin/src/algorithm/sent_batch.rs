@@ -1,9 +1,9 @@
-//! A batch as it is sent to a plugin: without the columns that it does not need, and without copies of the others.
+//! A batch as sent to a plugin: without the columns that the plugin does not need, and without copies of the others.
 
 use super::{Batch, Column, Scale, TurnSpan, Unit};
 use wasmtime::component::{ComponentType, Lower};
 
-/// A batch as it is sent to a plugin. Its fields are those of the contract's record.
+/// A batch as sent to a plugin. The fields are those of the contract's record.
 #[derive(ComponentType, Lower)]
 #[component(record)]
 pub(crate) struct SentBatch<'a> {
@@ -20,7 +20,7 @@ pub(crate) struct SentBatch<'a> {
 }
 
 impl<'a> SentBatch<'a> {
-    /// Takes from a batch the columns that are `needed`, and what belongs to them.
+    /// Selects from a batch the columns that are `needed`, and the data that belongs to them.
     pub(crate) fn new(batch: &'a Batch, seed: u64, needed: impl Fn(&Column) -> bool) -> Self {
         let columns: Vec<&Column> = batch.columns.iter().filter(|column| needed(column)).collect();
         let has = |unit: Unit| columns.iter().any(|column| column.unit == unit);

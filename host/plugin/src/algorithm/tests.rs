@@ -32,7 +32,7 @@ fn token(name: &str, values: [f32; 4]) -> Column {
     Column::new(name, Unit::Token, values.to_vec())
 }
 
-/// Answers in which nothing is wrong.
+/// Returns answers without errors.
 fn good() -> CraftedAlgorithm {
     let estimates = ["advantage", "mask"].map(str::to_owned).to_vec();
     CraftedAlgorithm {
@@ -53,7 +53,7 @@ fn load(answers: &CraftedAlgorithm) -> Result<AlgorithmPlugin> {
     AlgorithmPlugin::load(&PluginEngine::new().unwrap(), &answers.source(), &Map::new(), &PluginLimits::default(), 7)
 }
 
-/// Returns why an algorithm with these answers is refused.
+/// Returns the error with which an algorithm with these answers is rejected.
 fn refused(answers: &CraftedAlgorithm) -> String {
     load(answers).err().unwrap().to_string()
 }

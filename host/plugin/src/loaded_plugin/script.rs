@@ -1,5 +1,4 @@
-//! What is different of a plugin that is a script: an interpreter describes it, is configured with its text, and reports errors as
-//! tracebacks.
+//! Loading of plugins that are scripts: an interpreter describes the script, is configured with its text, and reports errors as tracebacks.
 
 use super::{LoadedPlugin, LoadedScript, PluginCall, PluginInfo, error_text};
 use crate::config::{PluginLimits, printable, printable_lines};
@@ -16,13 +15,13 @@ use std::collections::BTreeMap;
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
 
-/// Longest text of a script's error that is shown, in bytes.
+/// Maximum length of a script's error shown, in bytes.
 const LONGEST_TRACEBACK: usize = 8 << 10;
 
-/// Returns the public functions of a script; none of another plugin.
+/// Returns the public functions of a script; an empty list for any other plugin.
 ///
 /// # Errors
-/// If its interpreter can't be started, or running its top level fails.
+/// If the interpreter can't be started, or running the script's top level fails.
 pub fn functions_of(engine: &PluginEngine, source: &PluginSource, limits: &PluginLimits) -> Result<Vec<ScriptFunction>> {
     if source.script().is_none() {
         return Ok(Vec::new());
@@ -39,12 +38,12 @@ impl LoadedPlugin {
         this.inspected(&mut plain, deadline)
     }
 
-    /// Returns whether it is a script.
+    /// Returns whether the plugin is a script.
     pub(crate) fn is_script(&self) -> bool {
         self.maker.script.is_some()
     }
 
-    /// Adds to what is known of it that of the built-in algorithm of this name, over which it estimates advantages.
+    /// Adds the description of the built-in algorithm for which this script estimates advantages.
     pub(crate) fn join_base(&mut self, of_base: &PluginInfo, config: Map<String, Value>, schema: String, base: &str) {
         self.info.needs = self.info.needs.names().chain(of_base.needs.names()).collect();
         self.info.hints = of_base.hints.clone();
@@ -55,7 +54,7 @@ impl LoadedPlugin {
         self.maker.script.iter_mut().for_each(|scripted| scripted.own_config = Some(own.clone()));
     }
 
-    /// Returns the public functions of the script that it is.
+    /// Returns the public functions of this plugin's script.
     fn inspected(&self, running: &mut PluginInstance, deadline: Deadline) -> Result<Vec<ScriptFunction>> {
         let wrong = |detail: String| Error::Config { name: self.name.clone(), detail };
         let (Some(scripted), Some(interpreter)) = (&self.maker.script, self.exports.interpreter()) else {
@@ -70,14 +69,14 @@ impl LoadedPlugin {
             let imported = self.call_bounded(running, call, deadline, |store, linked| interpreter.imported(store, linked))?;
             match self.compiled_modules(&scripted.script, imported) {
                 Ok(found) => bytecode.keep(found),
-                // Later instances import from source, too.
+                // Later instances also import from source.
                 Err(e) => tracing::debug!("{}: no bytecode of its modules: {e}", self.name),
             }
         }
         Ok(functions)
     }
 
-    /// Compiles modules of a script in an instance of their own.
+    /// Compiles modules of a script in a separate instance.
     fn compiled_modules(&self, script: &Script, paths: Vec<String>) -> Result<BTreeMap<String, String>> {
         let Some(interpreter) = self.exports.interpreter() else { return Ok(BTreeMap::new()) };
         let modules: Vec<(&str, &str)> = paths
@@ -91,7 +90,7 @@ impl LoadedPlugin {
         self.call_bounded(&mut running, call, deadline, |store, linked| interpreter.bytecode(store, linked, &modules))
     }
 
-    /// Describes the function that is the plugin, of the script that it is.
+    /// Describes the script's function that is used as the plugin.
     pub(super) fn describe_script(
         &self,
         script: &Script,
@@ -116,14 +115,14 @@ impl LoadedPlugin {
         })
     }
 
-    /// Returns the JSON that configures an instance: the settings, within what an interpreter is told of its script.
+    /// Returns the JSON that configures an instance: for a script, its text and files with the settings inside.
     pub(super) fn configuration(&self) -> String {
         match &self.maker.script {
             None => Value::Object(self.config.clone()).to_string(),
             Some(scripted) => {
                 let settings = scripted.own_config.as_ref().unwrap_or(&self.config);
                 let (Script { name, source, .. }, modules) = (&scripted.script, scripted.modules());
-                // Of several functions, the one that was chosen for the role.
+                // If there are several functions, the one chosen for the role.
                 let function = &self.info.name;
                 let script = json!({"name": name, "source": source, "function": function, "modules": modules});
                 json!({"script": script, "settings": settings}).to_string()
@@ -131,7 +130,7 @@ impl LoadedPlugin {
         }
     }
 
-    /// Returns what the last scoring by an instance logged beside each of its completions; nothing unless it is a script that did.
+    /// Returns the values that an instance's last scoring logged for its completions. Empty unless the plugin is a script that logged some.
     pub(crate) fn extra(&self, store: &mut Store<Sandbox>, linked: &Linked) -> wasmtime::Result<Vec<ExtraColumn>> {
         match self.exports.interpreter().filter(|_| self.is_script()) {
             Some(interpreter) => interpreter.extra(store, linked),
@@ -139,7 +138,7 @@ impl LoadedPlugin {
         }
     }
 
-    /// Returns the text of the plugin's own error. A script's has lines: it is a traceback in its language.
+    /// Returns the text of the plugin's own error. A script's error has several lines, since it is a traceback.
     pub(crate) fn error_text(&self, error: types::Error) -> String {
         match (&self.maker.script, error) {
             (Some(_), types::Error::Config(text) | types::Error::Internal(text)) => printable_lines(&text, LONGEST_TRACEBACK),
@@ -149,7 +148,7 @@ impl LoadedPlugin {
 }
 
 impl LoadedScript {
-    /// Returns the files that the script may import: its modules, and their bytecode as far as it is known.
+    /// Returns the files that the script may import: its modules, and their bytecode if it is known.
     fn modules(&self) -> BTreeMap<&str, &str> {
         let bytecode = self.bytecode.as_ref().and_then(|bytecode| bytecode.files());
         let files = self.script.modules.iter().chain(bytecode.into_iter().flatten());

@@ -1,4 +1,4 @@
-//! Limits the memory that the answers of one call may take. Everything that receives an answer reserves its share first.
+//! Limits the memory that the answers of one call may take. Everything that receives an answer first reserves memory for it.
 
 use super::OutboundResponse;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Maximum size of all answers of a call, in bytes.
 pub(super) const MOST_CARRIED: usize = 96 << 20;
 
-/// Bytes that an answer, and each of its headers, counts besides its text.
+/// Bytes that an answer, and each of its headers, counts in addition to its text.
 const OVERHEAD: usize = 64;
 
-/// The rest of a call's room.
+/// Remaining answer memory of a call.
 pub(super) struct AnswerBudget(AtomicUsize);
 
 impl Default for AnswerBudget {
@@ -18,20 +18,20 @@ impl Default for AnswerBudget {
     }
 }
 
-/// A part of it, which is returned unless it is kept.
+/// A reservation, which is released unless it is kept.
 pub(super) struct AnswerReservation<'a> {
     room: &'a AnswerBudget,
     taken: usize,
 }
 
 impl AnswerBudget {
-    /// Creates a room of this many bytes.
+    /// Creates a budget of this many bytes.
     #[cfg(test)]
     pub(super) fn with_capacity(bytes: usize) -> Self {
         Self(AtomicUsize::new(bytes))
     }
 
-    /// Creates an empty share.
+    /// Creates an empty reservation.
     pub(super) fn share(&self) -> AnswerReservation<'_> {
         AnswerReservation { room: self, taken: 0 }
     }
@@ -41,7 +41,7 @@ impl AnswerReservation<'_> {
     /// Reserves this many more bytes.
     ///
     /// # Errors
-    /// If not enough are left; the error says so.
+    /// If the budget has fewer bytes left.
     pub(super) fn take(&mut self, bytes: usize) -> Result<(), String> {
         let left = |left: usize| left.checked_sub(bytes);
         self.room.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).map_err(|_| too_much())?;
@@ -49,7 +49,7 @@ impl AnswerReservation<'_> {
         Ok(())
     }
 
-    /// Adjusts the share to an answer's size.
+    /// Adjusts the reservation to an answer's size.
     pub(super) fn fit(&mut self, answer: &OutboundResponse) -> Result<(), String> {
         let size = size(answer);
         if let Some(spare) = self.taken.checked_sub(size) {
@@ -60,7 +60,7 @@ impl AnswerReservation<'_> {
         self.take(size - self.taken)
     }
 
-    /// Keeps it reserved until the call ends.
+    /// Keeps the memory reserved until the call ends.
     pub(super) fn keep(mut self) {
         self.taken = 0;
     }
@@ -72,18 +72,18 @@ impl Drop for AnswerReservation<'_> {
     }
 }
 
-/// Returns the size that headers count.
+/// Returns the size that headers count as.
 pub(super) fn size_of_headers<'a>(headers: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> usize {
     headers.map(|(name, value)| name.len() + value.len() + OVERHEAD).sum()
 }
 
-/// Returns the size that an answer counts.
+/// Returns the size that an answer counts as.
 pub(super) fn size(answer: &OutboundResponse) -> usize {
     let headers = answer.headers.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
     answer.body.len() + size_of_headers(headers) + OVERHEAD
 }
 
-/// Returns why there is no answer if there is no room for one.
+/// Returns the error for an answer that does not fit.
 pub(super) fn too_much() -> String {
     format!("the answers of this call have more than {} MiB together", MOST_CARRIED >> 20)
 }

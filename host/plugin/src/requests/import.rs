@@ -1,4 +1,4 @@
-//! What a plugin imports to send requests.
+//! The imported interface through which a plugin sends requests.
 
 use super::super::sandbox::Sandbox;
 use super::request::{INTERFACES, OutboundRequest, OutboundResult};

@@ -1,7 +1,7 @@
 //! Requests of plugins to servers that the user granted by name.
 //!
-//! A plugin passes a whole batch, and the host sends it from its own threads ([`transport`]). Every answer is written to a record in
-//! the run's folder ([`record`]), from which the same request is answered from then on.
+//! A plugin passes a whole batch, and the host sends it from its own threads ([`transport`]). Every answer is written to a record in the
+//! run's folder ([`record`]), which answers repetitions of the request.
 
 mod budget;
 mod import;
@@ -26,17 +26,17 @@ use transport::OutboundTransport;
 /// Maximum number of requests in a batch.
 const MOST_REQUESTS: usize = 16_384;
 
-/// Maximum number of requests in a call that the record has no answer to.
+/// Maximum number of a call's requests that the record can't answer.
 const MOST_NEW: usize = 4 * MOST_REQUESTS;
 
 /// Whether servers are contacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestPolicy {
-    /// Requests without a recorded answer are sent.
+    /// Sends requests without a recorded answer.
     Allowed,
-    /// Requests without a recorded answer are refused.
+    /// Refuses requests without a recorded answer.
     ReplayOnly,
-    /// No requests are answered: the reason.
+    /// Refuses all requests, for this reason.
     Disabled(&'static str),
 }
 
@@ -49,10 +49,10 @@ pub struct PluginHttpClient {
 }
 
 impl PluginHttpClient {
-    /// Prepares the requests of a plugin. Looks up secrets only if servers may be contacted.
+    /// Creates the client of a plugin. Looks up secrets only if servers may be contacted.
     ///
     /// # Errors
-    /// If a host, a secret or the file of certificates is wrong; the error names its key.
+    /// If a host, a secret or the certificate file is invalid; the error names the key.
     pub fn new(grants: Grants, asking: RequestPolicy) -> Result<Self, String> {
         let hosts = grants.hosts.iter().map(|host| Host::parse(host)).collect::<Result<Vec<_>, _>>()?;
         let mut secrets = Vec::new();
@@ -66,7 +66,7 @@ impl PluginHttpClient {
         Ok(Self { grants, policy: asking, wire, record: Mutex::new(record) })
     }
 
-    /// Returns what the plugin is granted.
+    /// Returns the plugin's grants.
     pub fn grants(&self) -> &Grants {
         &self.grants
     }
@@ -80,10 +80,10 @@ impl PluginHttpClient {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Also answers from the record in this file, if it exists.
+    /// Reads the record in this file, if it exists, and answers from it too.
     ///
     /// # Errors
-    /// If it exists but is unusable.
+    /// If the file exists but is unusable.
     pub fn read(&self, file: &Path) -> Result<(), String> {
         self.record().read(file).map_err(|e| format!("{}: {e}", file.display()))
     }
@@ -96,7 +96,7 @@ impl PluginHttpClient {
         self.record().adopt(file).map_err(|e| format!("{}: {e}", file.display()))
     }
 
-    /// Keeps the record in this file from now on, with the answers so far.
+    /// Writes the record to this file from now on, including the answers so far.
     ///
     /// # Errors
     /// If the file can't be read or written.
@@ -104,13 +104,13 @@ impl PluginHttpClient {
         self.record().persist_to(file).map_err(|e| format!("{}: {e}", file.display()))
     }
 
-    /// Keeps the answers of a call: all of them if it succeeded, otherwise those that servers gave.
+    /// Records the answers of a call: all of them if it succeeded, otherwise only answers with a success status.
     pub(super) fn commit(&self, entries: Vec<AnswerEntry>, succeeded: bool) -> Result<(), String> {
         let kept = entries.into_iter().filter(|entry| succeeded || entry.is_lasting()).collect();
         self.record().append(kept)
     }
 
-    /// Sends a request; returns the status of its answer, and the bytes of all.
+    /// Sends a GET request. Returns the answer's status and its size in bytes.
     pub fn get(&self, url: &str) -> Result<(u16, usize), String> {
         let (method, url) = ("GET".to_owned(), url.to_owned());
         let request = OutboundRequest { method, url, headers: Vec::new(), body: Vec::new(), timeout_ms: 0 };
@@ -120,10 +120,10 @@ impl PluginHttpClient {
         Ok((answer.status, budget::size(&answer)))
     }
 
-    /// Answers a batch, in order, until the time is over.
+    /// Answers a batch, in order, until its time is up.
     ///
     /// # Errors
-    /// If the batch is refused as a whole.
+    /// If the whole batch is refused.
     fn answer(
         &self,
         requests: Vec<OutboundRequest>,
@@ -155,7 +155,7 @@ impl PluginHttpClient {
                 pending.add(AnswerEntry { key: *key, step, answer });
             }
         }
-        // Of equal requests, the plugin gets an answer each.
+        // The plugin gets a copy of the answer for each of several equal requests.
         let mut left = budget::MOST_CARRIED;
         let answers = keys.iter().map(|key| match known.get(key) {
             Some(Ok(answer)) => {
@@ -222,14 +222,14 @@ impl PluginHttpClient {
     }
 }
 
-/// The answers of a call, in all of its batches.
+/// The answers of a call, from all of its batches.
 #[derive(Default)]
 struct PendingAnswers {
-    /// Those that the record does not have yet.
+    /// Answers that the record does not have yet.
     entries: Vec<AnswerEntry>,
-    /// Where each one is.
+    /// Index of each request's answer in `entries`.
     places: HashMap<RequestKey, usize>,
-    /// The recorded answers, which count towards the call's memory.
+    /// Recorded answers that the call used, which count towards its memory.
     counted: HashSet<RequestKey>,
     room: AnswerBudget,
 }
@@ -241,12 +241,12 @@ impl PendingAnswers {
     }
 }
 
-/// An instance's access to its asker. Time that servers take does not count as the instance's own.
+/// An instance's access to the request client. Time that servers take does not count as the instance's own.
 pub(super) struct RequestChannel {
     asker: Arc<PluginHttpClient>,
     clock: EngineClock,
     deadline: Deadline,
-    /// The step and the scope of the call, if it may send requests.
+    /// Step and scope of the call, if it may send requests.
     step: Option<(u64, u64)>,
     /// Time that servers may still take.
     left: Duration,
@@ -260,7 +260,7 @@ impl RequestChannel {
         Self { asker, clock, deadline, step: None, left: Duration::ZERO, pending: PendingAnswers::default() }
     }
 
-    /// Begins a call. Only one with a step and a scope may send requests.
+    /// Begins a call. Only calls with a step and a scope may send requests.
     pub(super) fn begin(&mut self, deadline: Deadline, step: Option<(u64, u64)>) {
         (self.deadline, self.step) = (deadline, step);
         self.left = self.asker.grants.http.call_timeout();

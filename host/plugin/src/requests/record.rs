@@ -1,7 +1,7 @@
-//! The record of answers: one line of JSON for each, under the hash of its request. The lines' offsets are in memory.
+//! The record of answers: one line of JSON for each, with the hash of its request. The lines' offsets are in memory.
 //!
-//! An answer with a success status is used for its request from then on. A failure, or an answer with another status, is used
-//! only in its step: it is the same when the step is repeated, and later steps ask again.
+//! An answer with a success status is reused for the same request in all later steps. A failure, or an answer with another status, is
+//! reused only in its own step: repeating the step gives the same result, and later steps send the request again.
 
 use super::transport::{LONGEST_HEADERS, MOST_HEADERS};
 use super::{OutboundRequest, OutboundResponse, OutboundResult};
@@ -19,10 +19,10 @@ use std::sync::Arc;
 /// Maximum size of a body in bytes: the largest that `http.max_response_kb` allows, with names in place of secrets.
 const LARGEST_BODY: usize = 24 << 20;
 
-/// Maximum length of a line in bytes. A byte of a body takes at most three; see [`AnswerLine`].
+/// Maximum length of a line in bytes. Each byte of a body takes at most three; see [`AnswerLine`].
 const LONGEST_LINE: u64 = 3 * LARGEST_BODY as u64 + (4 << 20);
 
-/// Bytes of another run's lines whose answers are copied at once.
+/// Bytes of another run's lines that are copied at a time.
 const ADOPTED_AT_ONCE: u64 = 16 << 20;
 
 /// Maximum length of a failure's reason, in bytes.
@@ -41,7 +41,7 @@ impl RequestKey {
         Self::new(request, 0)
     }
 
-    /// Returns the key of a request within a scope, of which 0 is all the rest.
+    /// Returns the key of a request within a scope; scope 0 is for everything without a scope of its own.
     pub(super) fn new(request: &OutboundRequest, scope: u64) -> Self {
         let mut hash = Sha256::new();
         if scope > 0 {
@@ -71,7 +71,7 @@ pub(crate) struct AnswerEntry {
 }
 
 impl AnswerEntry {
-    /// Returns whether it is also used in later steps.
+    /// Returns whether the answer is also used in later steps.
     pub(super) fn is_lasting(&self) -> bool {
         self.answer.as_ref().is_ok_and(|answer| is_success(answer.status))
     }
@@ -95,12 +95,12 @@ struct AnswerLine {
     headers: Vec<(String, String)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<String>,
-    /// In hexadecimal, if it is not text, or text that takes more room in JSON.
+    /// The body in hexadecimal, if it is not text, or is text that takes more space in JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     body_hex: Option<String>,
 }
 
-/// Reads no more headers than are written.
+/// Reads at most as many headers as are ever written.
 fn headers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String, String)>, D::Error> {
     struct HeadersVisitor;
     impl<'de> Visitor<'de> for HeadersVisitor {
@@ -124,8 +124,7 @@ fn headers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String, String)>, 
     from.deserialize_seq(HeadersVisitor)
 }
 
-/// Returns whether a text takes at most three times its bytes as a JSON string, in which control characters take six and others
-/// two.
+/// Returns whether a text takes at most three times its bytes as a JSON string. Control characters take six bytes and other escapes two.
 fn is_short(text: &str) -> bool {
     4 * text.bytes().filter(|byte| *byte < b' ').count() <= text.len()
 }
@@ -170,7 +169,7 @@ impl AnswerLine {
                     (None, Some(text)) => from_hex(&text)?,
                     _ => return None,
                 };
-                // What is no text gets longer where it is made text.
+                // Invalid UTF-8 gets longer when it is converted to text.
                 let header_bytes: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
                 if body.len() > LARGEST_BODY || header_bytes > 4 * LONGEST_HEADERS {
                     return None;
@@ -183,25 +182,25 @@ impl AnswerLine {
     }
 }
 
-/// The location of a line.
+/// Location of a line.
 #[derive(Clone, Copy)]
 struct LineExtent {
-    /// In a run's file, or else in the temporary one.
+    /// Whether the line is in the run's file, rather than the temporary one.
     in_run: bool,
     at: u64,
     length: u64,
 }
 
-/// The record of a plugin's answers: a line of JSON for each, under the hash of its request.
+/// The record of a plugin's answers: a line of JSON for each, with the hash of its request.
 pub(super) struct AnswerRecord {
-    /// The run's file, and the length of its complete lines.
+    /// File of the run, and the length of its complete lines.
     run: Option<(File, u64)>,
-    /// Whether new answers are written there.
+    /// Whether new answers are written to the run's file.
     kept: bool,
-    /// Holds new answers until then.
+    /// Holds new answers until they are written to the run's file.
     temporary: File,
     length: u64,
-    /// None: for all steps.
+    /// Locations of answers by request and step; the step is `None` for answers that hold in all steps.
     places: HashMap<(RequestKey, Option<u64>), LineExtent>,
     most: u64,
 }
@@ -213,7 +212,7 @@ impl AnswerRecord {
         Ok(Self { run: None, kept: false, temporary: tempfile::tempfile()?, length: 0, places: HashMap::new(), most })
     }
 
-    /// Reads the lines of a run's file, if it exists. Skips unreadable ones with a warning.
+    /// Reads the lines of a run's file, if it exists. Skips unreadable lines with a warning.
     pub(super) fn read(&mut self, path: &Path) -> io::Result<()> {
         if !files::exists_as_file(path)? {
             return Ok(());
@@ -231,7 +230,7 @@ impl AnswerRecord {
             bytes.clear();
             let length = (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut bytes)? as u64;
             if bytes.last() != Some(&b'\n') {
-                // The last line was cut off, or is too long for one.
+                // The last line was cut off, or exceeds the maximum length.
                 unread += u64::from(length == LONGEST_LINE);
                 break;
             }
@@ -248,7 +247,7 @@ impl AnswerRecord {
         Ok(())
     }
 
-    /// Adds the answers from another run's file that are for all steps; what failed there is asked again.
+    /// Adds the answers from another run's file that hold in all steps. Requests that failed in that run are sent again.
     pub(super) fn adopt(&mut self, path: &Path) -> io::Result<()> {
         let mut other = Self::new(self.most >> 20)?;
         other.read(path)?;
@@ -267,7 +266,7 @@ impl AnswerRecord {
         self.append(entries).map_err(io::Error::other)
     }
 
-    /// Appends to a run's file from now on, starting with the contents of the temporary one.
+    /// Appends to a run's file from now on, starting with the contents of the temporary file.
     pub(super) fn persist_to(&mut self, path: &Path) -> io::Result<()> {
         let mut file = files::open_for_writing(path, File::options().read(true).write(true))?;
         let whole = self.run.take().map_or(0, |(_, whole)| whole);
@@ -288,7 +287,7 @@ impl AnswerRecord {
         if self.places.len() >= MOST {
             return Err(format!("its record is full: {MOST} answers is the maximum"));
         }
-        // The first is the one that was used.
+        // The first answer is the one that was used.
         self.places.entry((entry.key, (!entry.is_lasting()).then_some(entry.step))).or_insert(place);
         Ok(())
     }
@@ -298,7 +297,7 @@ impl AnswerRecord {
         let place = self.places.get(&(key, Some(step))).or_else(|| self.places.get(&(key, None)));
         let Some(place) = place.copied() else { return Ok(None) };
         let entry = self.line_at(place).map_err(|e| format!("the record of its answers can't be read: {e}"))?;
-        // Somebody else may have written there since.
+        // Another process may have written to the file since.
         Ok(entry.filter(|entry| entry.key == key).map(|entry| entry.answer))
     }
 
@@ -313,7 +312,7 @@ impl AnswerRecord {
         Ok(serde_json::from_slice(&bytes).ok().and_then(AnswerLine::into_entry))
     }
 
-    /// Adds new answers: all of them, or none if that fails.
+    /// Adds new answers: either all of them, or none on failure.
     pub(super) fn append(&mut self, entries: Vec<AnswerEntry>) -> Result<(), String> {
         let base = if self.kept { self.run.as_ref().map_or(0, |(_, whole)| *whole) } else { self.length };
         let is_new = |entry: &AnswerEntry| !self.places.contains_key(&(entry.key, (!entry.is_lasting()).then_some(entry.step)));
@@ -347,7 +346,7 @@ impl AnswerRecord {
     }
 }
 
-/// Writes a line for each entry; returns their lengths.
+/// Writes a line for each entry. Returns the lines' lengths.
 fn written(file: &mut File, base: u64, most: u64, entries: &[AnswerEntry]) -> Result<Vec<u64>, String> {
     let fail = |e: io::Error| format!("the record of its answers can't be written: {e}");
     file.seek(SeekFrom::Start(base)).map_err(fail)?;

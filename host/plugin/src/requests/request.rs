@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use wasmtime::component::{ComponentType, Lift, Lower};
 
-/// The interface that a plugin imports to send requests, in all versions, which are the same.
+/// The interface through which a plugin sends requests, in all its versions, which are identical.
 pub(crate) const INTERFACES: [&str; 2] = ["rlhost:plugin/http@1.0.0", "rlhost:plugin/http@0.2.0"];
 
-/// A request as a plugin makes it.
+/// A request as the plugin makes it.
 #[derive(Clone, Debug, PartialEq, Eq, ComponentType, Lift)]
 #[component(record)]
 pub(crate) struct OutboundRequest {
@@ -27,5 +27,5 @@ pub(crate) struct OutboundResponse {
     pub body: Vec<u8>,
 }
 
-/// The outcome of a request for the plugin: an answer, or why there is none.
+/// The outcome of a request: an answer, or the reason why there is none.
 pub(crate) type OutboundResult = Result<Arc<OutboundResponse>, String>;

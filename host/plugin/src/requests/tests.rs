@@ -177,7 +177,7 @@ fn a_redirect_shows_no_secret_in_lower_case() {
     assert_eq!(answer.body, b"{{KEY}}");
 }
 
-/// Does what the path says; `away` is a server that is not granted.
+/// Misbehaves as the path says; `away` is a server that is not granted.
 fn misbehave(asked: &ReceivedRequest, before: usize, stream: &mut TcpStream, away: &str) {
     match asked.path.as_str() {
         "/hang" => hang(),
@@ -292,7 +292,7 @@ fn requests_that_may_not_be_sent_are_refused_by_name() {
 #[test]
 fn secrets_go_to_their_server_and_come_back_from_none() {
     const KEY: &str = "sk-01/23\\4\"56789";
-    // As JSON has it, as PHP does, and with codes.
+    // Escaped as in JSON, as PHP does it, and with code points.
     const ESCAPED: [&str; 3] = [r#"sk-01/23\\4\"56789"#, r#"sk-01\/23\\4\"56789"#, r"SK-01\u002f23\u005C4\u002256789"];
     let seen = Arc::new(Mutex::new(Vec::new()));
     let note = |seen: &Arc<Mutex<Vec<String>>>, asked: &ReceivedRequest| {
@@ -355,7 +355,7 @@ fn a_call_has_its_time_and_the_record_its_answers() {
         assert_eq!(ask(&asker, request(), step), std::slice::from_ref(&answer));
     }
     assert_eq!((ask(&asker, request(), 3).remove(0), server.asked()), (failed, asked));
-    // Of a call that failed, answers are kept and failures are not.
+    // After a failed call, answers are kept and failures are not.
     works.store(false, Ordering::SeqCst);
     let mut pending = PendingAnswers::default();
     let soon = Instant::now() + Duration::from_millis(200);

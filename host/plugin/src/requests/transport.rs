@@ -1,5 +1,5 @@
-//! One request: sent to a granted server, retried after temporary failures, with secrets inserted into the request and removed
-//! from the answer.
+//! A single request: sent to a granted server, retried after temporary failures, with secrets inserted into the request and removed from
+//! the answer.
 
 use super::budget::{AnswerBudget, AnswerReservation, size_of_headers};
 use super::{OutboundRequest, OutboundResponse, OutboundResult};
@@ -13,19 +13,19 @@ use ureq::http::{HeaderName, HeaderValue, StatusCode};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body};
 
-/// Time limit for resolving and connecting.
+/// Time limit for DNS resolution and connecting.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// The longest pause between two attempts unless the server asks for more.
+/// Longest pause between two attempts, unless the server asks for more.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Maximum number of an answer's headers that a plugin gets.
 pub(super) const MOST_HEADERS: usize = 64;
 
-/// Maximum size of those in bytes; the rest is dropped.
+/// Maximum size of those headers in bytes; the rest are dropped.
 pub(super) const LONGEST_HEADERS: usize = 256 << 10;
 
-/// Bytes of an answer that are read at once.
+/// Number of bytes of an answer that are read at a time.
 const CHUNK: usize = 64 << 10;
 
 /// Maximum length of a reason for a plugin, in bytes.
@@ -38,9 +38,9 @@ const LARGEST_CA: u64 = 4 << 20;
 const OWN_HEADERS: [&str; 7] =
     ["host", "content-length", "transfer-encoding", "connection", "accept-encoding", "upgrade", "proxy-authorization"];
 
-/// Why an attempt failed.
+/// The failure of an attempt.
 enum AttemptFailure {
-    /// A retry may succeed.
+    /// Temporary failure: a retry may succeed.
     Passing(String),
     Final(String),
 }
@@ -52,7 +52,7 @@ pub(super) struct OutboundTransport {
     limits: HttpLimits,
 }
 
-/// A request in progress: where it goes next, and which parts of it are sent there.
+/// A request in progress: its next address, and the parts that are sent there.
 struct RequestHop<'a> {
     address: Address,
     post: bool,
@@ -68,7 +68,7 @@ impl OutboundTransport {
             .timeout_connect(Some(CONNECT))
             .max_idle_connections(limits.max_concurrency as usize)
             .max_idle_connections_per_host(limits.max_concurrency as usize)
-            // None from the environment either: it would see every request.
+            // No proxy from the environment either, since it would see every request.
             .proxy(None)
             .user_agent(concat!("rlhost/", env!("CARGO_PKG_VERSION")));
         if let Some(file) = &limits.ca_file {
@@ -97,7 +97,7 @@ impl OutboundTransport {
                 break;
             }
             let mut wanted = None;
-            // The room of the last one is the next one's.
+            // Releases the last attempt's memory for the next one.
             drop(last.take());
             last = match self.follow(request, own.min(left), room) {
                 Err(AttemptFailure::Final(reason)) => return Err(self.shown(&reason)),
@@ -153,7 +153,7 @@ impl OutboundTransport {
                 let (answer, share) = self.read(answer, &way.address, room)?;
                 return Ok((answer, share, pause(&after)));
             }
-            // As it came: what is read of it is in lower case, and may be shown.
+            // Removes secrets before parsing, which converts to lower case and whose result an error may show.
             let location = self.text(location.as_bytes());
             let from = way.address.server();
             let next = Address::parse(&way.address.joined(&location)).map_err(AttemptFailure::Final)?;
@@ -171,7 +171,7 @@ impl OutboundTransport {
         Err(AttemptFailure::Final(format!("{server} redirects more than {most} times (http.max_redirects)")))
     }
 
-    /// Checks the parts that don't depend on the server; returns whether the request is a POST.
+    /// Checks the parts that don't depend on the server. Returns whether the request is a POST.
     fn checked(&self, request: &OutboundRequest) -> Result<bool, String> {
         let post = match request.method.as_str() {
             "POST" => true,
@@ -212,7 +212,7 @@ impl OutboundTransport {
         answer.map_err(|error| self.failure(&error, &way.address, time))
     }
 
-    /// Returns a header with its secrets inserted; none if it has secrets that must not be sent there.
+    /// Returns a header with its secrets inserted, or `None` if it has secrets that must not be sent to this server.
     fn header(&self, name: &str, value: &str, trusted: bool) -> Result<Option<(HeaderName, HeaderValue)>, String> {
         let shown = printable(name, 80);
         let header: HeaderName = name.parse().map_err(|_| format!("{shown:?} is not the name of a header"))?;
@@ -255,7 +255,7 @@ impl OutboundTransport {
         }
     }
 
-    /// Reads an answer within its limit and the call's room.
+    /// Reads an answer within its size limit and the call's budget.
     fn read<'a>(
         &self,
         answer: ureq::http::Response<Body>,
@@ -319,8 +319,7 @@ impl OutboundTransport {
     }
 }
 
-/// Returns the length of the part at the beginning of `text` that spells the secret, in any case, each byte as it is or escaped as in
-/// JSON.
+/// Returns the length of the prefix of `text` that spells the secret, in any case, each byte literal or escaped as in JSON.
 fn spelled(text: &[u8], secret: &str) -> Option<usize> {
     if text.get(..secret.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(secret.as_bytes())) {
         return Some(secret.len());
@@ -364,7 +363,7 @@ fn pause(after: &str) -> Option<Duration> {
     Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
 }
 
-/// Returns the usual authorities and those in a file.
+/// Returns the default certificate authorities and those in a file.
 fn authorities(file: &Path) -> Result<RootCerts, String> {
     let wrong = |detail: String| format!("http.ca_file: {}: {detail}", file.display());
     let pem = files::read(file, LARGEST_CA).map_err(|e| wrong(e.to_string()))?;

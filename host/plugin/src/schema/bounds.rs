@@ -1,29 +1,29 @@
-//! Limits what a schema may be before it is used: the validator follows `$ref`s, and so do our error messages.
+//! Bounds a schema before it is used: the validator follows `$ref`s, and so do our error messages.
 
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Most settings of a plugin.
+/// Maximum number of settings of a plugin.
 const MOST_PROPERTIES: usize = 200;
 
-/// Deepest nesting of values, with references followed.
+/// Maximum nesting of values, with references followed.
 const DEEPEST: usize = 32;
 
-/// Most values in total, with references followed at each use.
+/// Maximum number of values in total, with references followed at each use.
 const MOST_VALUES: usize = 20_000;
 
-/// Longest regular expression for strings, in bytes.
+/// Maximum length of a regular expression for strings, in bytes.
 const LONGEST_PATTERN: usize = 1024;
 
-/// Most regular expressions, with references followed.
+/// Maximum number of regular expressions, with references followed.
 const MOST_PATTERNS: usize = 64;
 
-/// Keywords whose schemas apply to the same value, so a cycle of them never ends. A cycle through others, such as `items`, ends
+/// Keywords whose schemas apply to the same value, so a cycle of them never ends. A cycle through other keywords, such as `items`, ends
 /// where the value does.
 pub(super) const IN_PLACE: [&str; 7] = ["allOf", "anyOf", "oneOf", "not", "if", "then", "else"];
 
-/// Those of them whose schemas have names.
+/// Keywords like [`IN_PLACE`] whose members are names, each with a schema.
 pub(super) const NAMED_IN_PLACE: [&str; 2] = ["dependentSchemas", "dependencies"];
 
 /// Keywords whose members are names, each with a schema.
@@ -32,10 +32,10 @@ const NAMED: [&str; 4] = ["properties", "patternProperties", "$defs", "definitio
 /// Keywords that hold values, not schemas.
 pub(super) const DATA: [&str; 4] = ["default", "examples", "const", "enum"];
 
-/// Keywords whose schemas are elsewhere, or are known only when a value is checked.
+/// Keywords that refer to other documents, or whose target is known only when a value is checked.
 const ELSEWHERE: [&str; 5] = ["$dynamicRef", "$recursiveRef", "$dynamicAnchor", "$recursiveAnchor", "$id"];
 
-/// Rejects a schema that is infinite, or takes long to follow with its references. The error is the end of a sentence.
+/// Rejects a schema that is infinite or expensive to follow with its references. The error is the end of a sentence.
 pub(crate) fn check(schema: &Value) -> Result<(), String> {
     let properties = schema.get("properties").and_then(Value::as_object).map_or(0, Map::len);
     if properties > MOST_PROPERTIES {
@@ -55,7 +55,7 @@ pub(crate) fn target<'a>(schema: &'a Value, reference: &str) -> Option<&'a Value
     schema.pointer(&percent_decode_str(reference.strip_prefix('#')?).decode_utf8().ok()?)
 }
 
-/// How large a part of a schema is, with references followed.
+/// Size of a part of a schema, with references followed.
 #[derive(Clone, Copy, Default)]
 struct SchemaSize {
     values: usize,
@@ -75,7 +75,7 @@ struct SchemaWalk<'a> {
     schema: &'a Value,
     /// Values visited so far.
     values: usize,
-    /// The targets of references; none for one that the walk is inside of.
+    /// Targets of references with their sizes; `None` for a target that the walk is currently inside.
     references: BTreeMap<&'a str, Option<SchemaSize>>,
 }
 
@@ -152,7 +152,7 @@ impl<'a> SchemaWalk<'a> {
     fn follow(&mut self, to: &'a str, depth: usize) -> Result<SchemaSize, String> {
         match self.references.get(to) {
             Some(Some(size)) => return Ok(*size),
-            // Whether that ends is for `ReferenceCycles` to say.
+            // `ReferenceCycles` decides whether the recursion ends.
             Some(None) => return Ok(SchemaSize { values: 1, ..SchemaSize::default() }),
             None => {}
         }
@@ -165,10 +165,10 @@ impl<'a> SchemaWalk<'a> {
     }
 }
 
-/// Finds references that lead back to themselves and on the way apply to the same value only.
+/// Finds cycles of references that apply to the same value at every step.
 struct ReferenceCycles<'a> {
     schema: &'a Value,
-    /// The targets of references, and whether all that is inside has been looked at.
+    /// Targets of references, and whether everything inside them has been checked.
     looked_at: BTreeMap<&'a str, bool>,
 }
 
@@ -189,7 +189,7 @@ impl<'a> ReferenceCycles<'a> {
     }
 }
 
-/// Collects the references of a schema, or of a list of them, that apply to the same value as it does.
+/// Collects the references inside a schema, or a list of them, that apply to the schema's own value.
 fn in_place<'a>(schema: &'a Value, into: &mut Vec<&'a str>) {
     match schema {
         Value::Array(schemas) => schemas.iter().for_each(|schema| in_place(schema, into)),

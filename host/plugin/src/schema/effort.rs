@@ -1,20 +1,19 @@
-//! Bounds what checking a configuration against its schema takes, before it is checked: how often the validator visits a schema, and
-//! how deeply its calls nest.
+//! Bounds the cost of validating a configuration before validating it: how often the validator visits a schema, and how deeply its calls
+//! nest.
 //!
-//! References may lead back to where they came from once inside a part of the value, so a small schema and a small value can be
-//! 2^100 visits.
+//! Inside a part of the value, a reference may lead back to an enclosing schema, so a small schema and a small value can take 2^100 visits.
 
 use super::bounds::{DATA, IN_PLACE, NAMED_IN_PLACE, target};
 use serde_json::Value;
 
-/// Most visits of schemas for one configuration.
+/// Maximum number of visits of schemas for one configuration.
 const MOST_VISITS: usize = 200_000;
 
-/// Deepest nesting of these visits.
+/// Maximum nesting of these visits.
 const DEEPEST: usize = 128;
 
-/// Rejects a configuration that takes long to check, or much stack. The schema has passed [`super::check`]. The error is the end of a
-/// sentence.
+/// Rejects a configuration whose validation takes too long or too much stack. The schema has passed [`super::check`]. The error is the end
+/// of a sentence.
 pub(super) fn check(schema: &Value, configuration: &Value) -> Result<(), String> {
     ValidationBudget { schema, left: MOST_VISITS }.visit(schema, configuration, 0)
 }
@@ -33,14 +32,14 @@ impl ValidationBudget<'_> {
         Ok(())
     }
 
-    /// Counts the visits of a schema, and of those inside it, for a value.
+    /// Counts the visits of a schema, and of the schemas inside it, for a value.
     fn visit(&mut self, schema: &Value, value: &Value, depth: usize) -> Result<(), String> {
         if depth > DEEPEST {
             return Err(format!("applies more than {DEEPEST} levels of schemas to this configuration"));
         }
         self.take(1)?;
         let Value::Object(members) = schema else { return Ok(()) };
-        // These ask each schema that applies to the same value about each of its parts.
+        // These keywords evaluate each schema of the same value for each of its parts.
         let asks = members.contains_key("unevaluatedProperties") || members.contains_key("unevaluatedItems");
         let times = 1 + if asks { parts(value).count() } else { 0 };
         for (key, member) in members {
@@ -80,7 +79,7 @@ impl ValidationBudget<'_> {
     }
 }
 
-/// Returns the schemas that a keyword has: one, or a list.
+/// Returns the schemas of a keyword: one, or a list.
 fn schemas(member: &Value) -> impl Iterator<Item = &Value> {
     let (list, one) = match member {
         Value::Array(list) => (list.as_slice(), None),
@@ -104,7 +103,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Lists nested this deep.
+    /// Returns lists nested this deep.
     fn nested(depth: usize) -> Value {
         (0..depth).fold(json!(0), |inner, _| json!([inner]))
     }
@@ -125,7 +124,7 @@ mod tests {
         let schema = json!({"properties": {"a": {"items": {"allOf": rules}}}});
         assert!(check(&schema, &json!({"a": vec![0; 1000]})).unwrap_err().contains("steps to check"));
         assert_eq!(check(&schema, &json!({"a": vec![0; 10]})), Ok(()));
-        // Each level asks the next one about every part, beside asking it itself.
+        // Each level evaluates the next one for every part, in addition to evaluating it itself.
         let deep = (0..25).fold(json!({}), |inner, _| json!({"allOf": [inner], "unevaluatedProperties": false}));
         assert!(check(&deep, &json!({"a": 1})).unwrap_err().contains("steps to check"));
     }

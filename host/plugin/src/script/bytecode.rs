@@ -1,4 +1,4 @@
-//! Bytecode of the modules that scripts import, cached on disk: importing a large package from its source takes seconds at each start.
+//! Bytecode of the modules that scripts import, cached on disk: importing a large package from source takes seconds at each start.
 
 use super::Script;
 use crate::cache::ensure_private_folder;
@@ -8,28 +8,28 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Smallest size of a script's modules for which it is worth it, in bytes.
+/// Minimum size of a script's modules for which caching is worthwhile, in bytes.
 const LEAST: usize = 256 << 10;
 
-/// Largest file, in bytes.
+/// Maximum size of a file, in bytes.
 const LARGEST: u64 = 128 << 20;
 
-/// Largest size of the folder, in bytes.
+/// Maximum size of the folder, in bytes.
 const ROOM: u64 = 512 << 20;
 
-/// Length of the checksum that a file begins with.
+/// Length of the checksum at the start of a file, in bytes.
 const CHECKSUM: usize = 64;
 
-/// The bytecode of a script's modules, as far as it is known.
+/// The bytecode of a script's modules, if it is known.
 pub(crate) struct Bytecode {
-    /// Where it is cached; none if it is not.
+    /// Path of the cached file; `None` without a cache.
     file: Option<PathBuf>,
     files: OnceLock<BTreeMap<String, String>>,
 }
 
 impl Bytecode {
-    /// Reads what is known of the modules of a script, for this interpreter. Returns `None` for few modules, which are
-    /// compiled in no time.
+    /// Reads the cached bytecode of a script's modules for this interpreter. Returns `None` if the modules are few, since those compile in
+    /// no time.
     pub(crate) fn load(script: &Script, interpreter: &[u8]) -> Option<Self> {
         if script.modules.values().map(String::len).sum::<usize>() < LEAST {
             return None;
@@ -49,7 +49,7 @@ impl Bytecode {
         self.files.get()
     }
 
-    /// Keeps the files with bytecode.
+    /// Stores the files with bytecode.
     pub(crate) fn keep(&self, found: BTreeMap<String, String>) {
         if let Some(file) = &self.file
             && let Ok(json) = serde_json::to_vec(&found)
@@ -65,7 +65,7 @@ impl Bytecode {
     }
 }
 
-/// Returns a name from the modules and the interpreter.
+/// Returns a file name derived from the modules and the interpreter.
 fn name(script: &Script, interpreter: &[u8]) -> String {
     let mut hash = Sha256::new_with_prefix(interpreter);
     for text in script.modules.iter().flat_map(|(path, source)| [path, source]) {
@@ -75,7 +75,7 @@ fn name(script: &Script, interpreter: &[u8]) -> String {
     hex(&hash.finalize())
 }
 
-/// Reads a file with bytecode, if it is intact.
+/// Reads a file with bytecode. Returns `None` if it is damaged.
 fn read(file: &Path) -> Option<BTreeMap<String, String>> {
     let bytes = files::read(file, LARGEST).ok()?;
     let (checksum, json) = bytes.split_at_checked(CHECKSUM)?;

@@ -1,5 +1,5 @@
-//! Finds the files beside a script that it imports. They are found in the text, as they may be wherever an import can be written, and not
-//! by running it: a name in a comment or a string at worst adds a file that is not used.
+//! Finds the files next to a script that it imports. It searches the text, wherever an import can be written, without running it: a name in
+//! a comment or a string at worst adds an unused file.
 
 use super::Language;
 use super::text::text;
@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// Most files that a script may import.
+/// Maximum number of files that a script may import.
 const MOST: usize = 5_000;
 
-/// Returns the files that a script imports, directly or by others, by their paths from the script's folder or from the first of some
-/// others that has them.
+/// Returns the files that a script imports, directly or indirectly, by path. Paths are relative to the script's folder or to the first of
+/// the `others` that has the file.
 ///
 /// # Errors
-/// If one of them can't be read.
+/// If one of the files can't be read.
 pub(super) fn modules(file: &Path, source: &str, language: Language, others: &[PathBuf]) -> io::Result<BTreeMap<String, String>> {
     let folder = file.parent().unwrap_or(Path::new(""));
     let place = |path: &Path| {
@@ -40,7 +40,7 @@ pub(super) fn modules(file: &Path, source: &str, language: Language, others: &[P
     Ok(found)
 }
 
-/// Returns a path with `/` between its parts, if it stays in the folder.
+/// Returns a path with `/` as its separator, if it stays in the folder.
 fn portable(path: &Path) -> Option<String> {
     let parts = path.components().map(|part| match part {
         Component::Normal(part) => part.to_str(),
@@ -49,7 +49,7 @@ fn portable(path: &Path) -> Option<String> {
     Some(parts.collect::<Option<Vec<_>>>()?.join("/"))
 }
 
-/// Returns the paths where a file's imports may be.
+/// Returns the paths that a file's imports may refer to.
 fn candidates(file: &Path, source: &str, language: Language) -> Vec<PathBuf> {
     match language {
         Language::Python => logical_lines(source).iter().flat_map(|line| python(file, line)).collect(),
@@ -57,7 +57,7 @@ fn candidates(file: &Path, source: &str, language: Language) -> Vec<PathBuf> {
     }
 }
 
-/// Returns Python's lines without comments, those of an import with parentheses or a backslash as one.
+/// Returns Python's lines without comments, with an import that uses parentheses or a backslash joined into one line.
 fn logical_lines(source: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut is_open = false;
@@ -116,14 +116,14 @@ fn of_python_name(file: &Path, name: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Returns the files that a line of JavaScript may import: texts in quotation marks that begin with `./` or `../`.
+/// Returns the files that a line of JavaScript may import: quoted texts that begin with `./` or `../`.
 fn javascript(file: &Path, line: &str) -> Vec<PathBuf> {
     let folder = file.parent().unwrap_or(Path::new(""));
     let mut paths = Vec::new();
     for quote in ['"', '\'', '`'] {
         for given in line.split(quote).skip(1).step_by(2).filter(|given| given.starts_with("./") || given.starts_with("../")) {
             let Some(path) = joined(folder, given) else { continue };
-            // TypeScript files import each other as the JavaScript that they become.
+            // TypeScript files import each other by the names of the compiled JavaScript files.
             let stem = path.with_extension("");
             paths.extend(["js", "ts", "mjs", "mts"].map(|extension| stem.with_extension(extension)));
             paths.push(path);
@@ -132,7 +132,7 @@ fn javascript(file: &Path, line: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Returns a relative path from a folder, without `.` and `..`.
+/// Joins a relative path to a folder and resolves `.` and `..`.
 fn joined(folder: &Path, given: &str) -> Option<PathBuf> {
     let mut path = folder.to_owned();
     for part in given.split('/') {

@@ -1,4 +1,5 @@
-//! What interpreters are asked beside the plugin contract (`host/interpreters/wit/script.wit`), and the compiled ones of a process.
+//! The interface of script interpreters in addition to the plugin contract (`host/interpreters/wit/script.wit`), and the compiled
+//! interpreters of a process.
 
 use super::{Language, Script};
 use crate::Role;
@@ -12,10 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use wasmtime::Store;
 use wasmtime::component::{Component, ComponentType, Instance as Linked, Lift, Lower};
 
-/// The interface.
+/// Name of the interface.
 const INTERFACE: &str = "rlhost:script/script@1.0.0";
 
-/// What a script's function can be used as.
+/// The use of a script's function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ComponentType, Lift)]
 #[component(enum)]
 #[repr(u8)]
@@ -35,7 +36,7 @@ pub enum ScriptKind {
 }
 
 impl ScriptKind {
-    /// Returns the role of a plugin that it is.
+    /// Returns the role of a plugin of this kind.
     #[must_use]
     pub fn role(self) -> Role {
         match self {
@@ -50,20 +51,20 @@ impl ScriptKind {
 #[derive(Clone, Debug, ComponentType, Lift)]
 #[component(record)]
 pub struct ScriptFunction {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// The first line of its documentation, or nothing.
+    /// First line of the documentation; empty without any.
     pub description: String,
-    /// JSON Schema of its settings.
+    /// JSON Schema of the settings.
     #[component(name = "settings-schema")]
     pub settings_schema: String,
-    /// Columns of the contract that it needs.
+    /// Columns of the contract that the function needs.
     pub needs: Vec<String>,
     /// Whether each answer is independent of earlier calls and other rows.
     pub stateless: bool,
-    /// What it can be used as.
+    /// Use of the function.
     pub kind: ScriptKind,
-    /// Columns of the dataset that it can't be called without.
+    /// Columns of the dataset that the function requires.
     pub columns: Vec<String>,
 }
 
@@ -83,17 +84,17 @@ struct BytecodeFile {
     source: String,
 }
 
-/// Values that a reward logged beside completions.
+/// Values that a reward logged for its completions.
 #[derive(Debug, ComponentType, Lift)]
 #[component(record)]
 pub(crate) struct ExtraColumn {
-    /// Its name.
+    /// Name of the logged column.
     pub name: String,
     /// One JSON value per completion.
     pub values: Vec<String>,
 }
 
-/// What an interpreter is asked about scripts.
+/// Functions of an interpreter, beyond the plugin contract.
 #[derive(Clone, Copy)]
 pub(crate) struct Interpreter {
     inspect: ExportedFunction,
@@ -103,7 +104,7 @@ pub(crate) struct Interpreter {
 }
 
 impl Interpreter {
-    /// Finds the functions in a component, which is then an interpreter.
+    /// Looks up the functions in a component. Returns `None` if the component is not an interpreter.
     pub(crate) fn find(component: &Component) -> Option<Self> {
         let find = |name| ExportedFunction::find(component, INTERFACE, name);
         let (imported, bytecode) = (find("imported")?, find("bytecode")?);
@@ -122,7 +123,7 @@ impl Interpreter {
         self.inspect.ask(store, linked, (script.name.as_str(), script.source.as_str(), modules.as_slice()))
     }
 
-    /// Returns what the last scoring logged beside completions.
+    /// Returns the values that the last scoring logged for completions.
     pub(crate) fn extra(self, store: &mut Store<Sandbox>, linked: &Linked) -> wasmtime::Result<Vec<ExtraColumn>> {
         let (columns,) = self.extra.call::<(), (Vec<ExtraColumn>,)>(store, linked, ())?;
         Ok(columns)
@@ -134,7 +135,7 @@ impl Interpreter {
         Ok(paths)
     }
 
-    /// Returns the bytecode of modules, by its paths. The instance must not have run a script: it could forge what others import.
+    /// Compiles modules to bytecode files, by path. The instance must not have run a script, which could forge what others import.
     pub(crate) fn bytecode(
         self,
         store: &mut Store<Sandbox>,
@@ -147,7 +148,7 @@ impl Interpreter {
     }
 }
 
-/// Chooses the function that a script's plugin is, for a role. The error says what the script has.
+/// Chooses the script's function for a role. The error lists the script's functions.
 pub(crate) fn choose_function(
     functions: Vec<ScriptFunction>,
     script: &Script,
@@ -186,7 +187,7 @@ pub(crate) fn choose_function(
     }
 }
 
-/// Returns the role of a script: that of the function that it names, or of its first.
+/// Returns the role of a script: that of the function that it names, or of its first function.
 pub(crate) fn role_of(functions: Vec<ScriptFunction>, script: &Script) -> std::result::Result<Role, String> {
     if script.function.is_some() {
         return named(functions, script).map(|function| function.kind.role());
@@ -195,7 +196,7 @@ pub(crate) fn role_of(functions: Vec<ScriptFunction>, script: &Script) -> std::r
     first.ok_or_else(|| format!("{} has {}; {}", script.name, listed(&functions), usage_hint(script.language(), Role::Reward)))
 }
 
-/// Returns the function that a script names.
+/// Returns the function that a script's location names.
 fn named(mut functions: Vec<ScriptFunction>, script: &Script) -> std::result::Result<ScriptFunction, String> {
     let name = script.function.as_deref().unwrap_or_default();
     match functions.iter().position(|function| function.name == name) {
@@ -214,7 +215,7 @@ fn listed(functions: &[ScriptFunction]) -> String {
     }
 }
 
-/// Says how a script of a role is written.
+/// Describes how to write a script for a role.
 fn usage_hint(language: Language, role: Role) -> &'static str {
     match (role, language) {
         (Role::Reward, Language::Python) => {
@@ -231,12 +232,12 @@ fn usage_hint(language: Language, role: Role) -> &'static str {
     }
 }
 
-/// The carried interpreters that were compiled or read from the cache, one per process: reading one takes longer than a swap should.
+/// The built-in interpreters that were compiled or read from the cache, once per process: reading one takes longer than a swap should.
 #[derive(Clone, Default)]
 pub(crate) struct Interpreters(Arc<Mutex<BTreeMap<Language, CompiledPlugin>>>);
 
 impl Interpreters {
-    /// Returns an interpreter, made by `compile` if it is the first time. Others wait meanwhile, since they need it too.
+    /// Returns an interpreter. The first call creates it with `compile`; other threads wait meanwhile, since they need it too.
     pub(crate) fn get<E>(
         &self,
         language: Language,

@@ -1,16 +1,16 @@
-//! The languages of scripts, and the interpreters that this program carries for them.
+//! The languages of scripts, and their built-in interpreters.
 
 use std::io;
 
-/// Largest size of an interpreter, in bytes.
+/// Maximum size of an interpreter, in bytes.
 const LARGEST: usize = 64 << 20;
 
 /// A language of scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Language {
-    /// Python, by CPython.
+    /// Python, run by CPython.
     Python,
-    /// JavaScript and TypeScript, by QuickJS.
+    /// JavaScript and TypeScript, run by QuickJS.
     JavaScript,
 }
 
@@ -21,7 +21,7 @@ impl Language {
         if is_python { Self::Python } else { Self::JavaScript }
     }
 
-    /// Returns its name.
+    /// Returns the name of the language.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -30,7 +30,7 @@ impl Language {
         }
     }
 
-    /// Returns its interpreter's bytes, compressed.
+    /// Returns the interpreter's bytes, compressed.
     pub(crate) fn compressed(self) -> &'static [u8] {
         match self {
             Self::Python => include_bytes!("../../../interpreters/built/python.wasm.zst"),
@@ -38,10 +38,10 @@ impl Language {
         }
     }
 
-    /// Returns its interpreter, which is a component.
+    /// Returns the interpreter, which is a component.
     ///
     /// # Errors
-    /// If it is damaged, which the program's file then is, too.
+    /// If the interpreter is damaged, which means that the program's file is.
     pub(crate) fn interpreter(self) -> io::Result<Vec<u8>> {
         zstd::bulk::decompress(self.compressed(), LARGEST)
     }

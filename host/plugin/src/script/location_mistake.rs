@@ -1,12 +1,12 @@
-//! What somebody may have meant who names a script in a way that is none.
+//! Suggests what was meant by a location that looks like a script's but is invalid.
 
 use crate::config::ScriptPath;
 use std::path::Path;
 
-/// Extensions of files in these languages that are no scripts.
+/// Extensions of files in these languages that can't be scripts.
 const OTHERS: [&str; 5] = ["pyw", "cjs", "jsx", "tsx", "cts"];
 
-/// Returns what is wrong with a location, if it looks like that of a script that is there.
+/// Explains what is wrong with a location that resembles that of an existing script.
 pub fn location_mistake(location: &str) -> Option<String> {
     let extension = location.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase()).unwrap_or_default();
     if OTHERS.contains(&extension.as_str()) && Path::new(location).is_file() {
@@ -19,7 +19,7 @@ pub fn location_mistake(location: &str) -> Option<String> {
     ScriptPath::EXTENSIONS.iter().find_map(|extension| near(location, extension))
 }
 
-/// Returns what is wrong with a location, if a script with this extension is there that it nearly names.
+/// Explains what is wrong with a location, if it nearly names an existing script with this extension.
 fn near(location: &str, extension: &str) -> Option<String> {
     let is_file = |file: &str| Path::new(file).is_file();
     if let Some((stem, rest)) = location.split_once(&format!(".{extension}")) {

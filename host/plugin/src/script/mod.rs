@@ -1,9 +1,9 @@
 //! Scripts as plugins: source text in Python, JavaScript or TypeScript, which an interpreter runs. The interpreter is a component too
 //! (`host/interpreters/`), so a script has the sandbox and the limits of every plugin.
 //!
-//! A script travels as the bytes of a component that holds nothing but the text, in a custom section. So whatever keeps, sends, hashes or
-//! compares plugins does that with scripts. The same section behind an interpreter's bytes makes a plugin that needs no interpreter of
-//! the host's.
+//! A script is passed around as the bytes of a component that contains only the text, in a custom section. So all code that stores, sends,
+//! hashes or compares plugins works with scripts too. The same section after an interpreter's bytes makes a plugin that includes its own
+//! interpreter.
 
 mod bytecode;
 mod imports;
@@ -27,23 +27,23 @@ pub(super) use section::{EmbeddedScript, find, write};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A script with all that its interpreter is told.
+/// A script with everything that its interpreter is given.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Script {
-    /// The name of its file.
+    /// Name of the script's file.
     pub name: String,
-    /// Its text.
+    /// Source text.
     pub source: String,
-    /// The function that is the plugin; none if it has only one.
+    /// Function that is the plugin; `None` if the script has only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
-    /// The files that it may import, by their paths.
+    /// Files that the script may import, by path.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub modules: BTreeMap<String, String>,
 }
 
 impl Script {
-    /// Returns the language, by the file's name.
+    /// Returns the language, determined by the file's name.
     #[must_use]
     pub fn language(&self) -> Language {
         Language::from_file_name(&self.name)

@@ -1,4 +1,4 @@
-//! Packages that a Python script names in its header, as PEP 723 has it:
+//! Packages that a Python script lists in its header, as defined by PEP 723:
 //!
 //! ```text
 //! # /// script
@@ -6,8 +6,8 @@
 //! # ///
 //! ```
 //!
-//! They are fetched once, by the user's own uv or pip, as wheels without compiled code, and kept by a hash of their names. Nothing of them
-//! runs outside the interpreter.
+//! The user's own uv or pip fetches them once, as wheels without compiled code. They are stored under a hash of their names. None of their
+//! code runs outside the interpreter.
 
 use crate::config::{files, hex, printable};
 use serde::Deserialize;
@@ -21,19 +21,19 @@ use std::sync::{PoisonError, RwLock};
 /// Version of the interpreter that packages must work with.
 const PYTHON: &str = "3.14";
 
-/// The interpreter's release.
+/// Release of the interpreter.
 const RELEASE: [u32; 3] = [3, 14, 0];
 
-/// Largest description of a package, in bytes.
+/// Maximum size of a package's description, in bytes.
 const LARGEST_METADATA: u64 = 1 << 20;
 
-/// Most bytes of the installer's errors that are shown.
+/// Maximum size of the installer's errors shown, in bytes.
 const LONGEST: usize = 1024;
 
-/// Folders in which modules are looked for besides a script's own, as `python_path` in the configuration has them.
+/// Folders that are searched for modules in addition to a script's own: `python_path` in the configuration.
 static PATH: RwLock<Vec<PathBuf>> = RwLock::new(Vec::new());
 
-/// Sets the folders in which modules are looked for besides a script's own.
+/// Sets the folders that are searched for modules in addition to a script's own.
 pub fn set_python_path(folders: &[String]) {
     let folders: Vec<PathBuf> =
         folders.iter().map(|folder| std::path::absolute(folder).unwrap_or_else(|_| folder.into())).collect();
@@ -43,10 +43,10 @@ pub fn set_python_path(folders: &[String]) {
     *PATH.write().unwrap_or_else(PoisonError::into_inner) = folders;
 }
 
-/// Returns the folders in which a script's modules are looked for besides its own.
+/// Returns the folders that are searched for a script's modules in addition to its own.
 ///
 /// # Errors
-/// If its header can't be read, or a package can't be fetched.
+/// If the script's header can't be read, or a package can't be fetched.
 pub(super) fn folders(source: &str) -> io::Result<Vec<PathBuf>> {
     let mut folders = PATH.read().unwrap_or_else(PoisonError::into_inner).clone();
     let dependencies = dependencies(source).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
@@ -56,7 +56,7 @@ pub(super) fn folders(source: &str) -> io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// What of a script's header is read.
+/// The fields of a script's header that are read.
 #[derive(Deserialize)]
 struct ScriptHeader {
     #[serde(default)]
@@ -65,7 +65,8 @@ struct ScriptHeader {
     requires_python: String,
 }
 
-/// Returns whether versions of Python as a header has them, such as `>=3.11,<4`, admit the interpreter's; none if they can't be read.
+/// Returns whether a header's Python version specifiers, such as `>=3.11,<4`, admit the interpreter's version. Returns `None` if they can't
+/// be parsed.
 fn admits(specifiers: &str) -> Option<bool> {
     let parts = |version: &str| version.split('.').map(|part| part.parse().ok()).collect::<Option<Vec<u32>>>();
     let mut admitted = true;
@@ -94,7 +95,7 @@ fn admits(specifiers: &str) -> Option<bool> {
     Some(admitted)
 }
 
-/// Returns the packages that a script's header names, in a fixed order. The error is a sentence.
+/// Returns the packages that a script's header lists, in a fixed order. The error is a sentence.
 fn dependencies(source: &str) -> Result<Vec<String>, String> {
     let mut lines = source.lines().skip_while(|line| line.trim_end() != "# /// script").skip(1);
     let mut text = String::new();
@@ -118,7 +119,7 @@ fn dependencies(source: &str) -> Result<Vec<String>, String> {
         None => return Err(format!("its header: requires-python = {:?} is no list of versions", header.requires_python)),
     }
     let mut all = header.dependencies;
-    // What begins like an option would be one.
+    // The installer would read a name that begins like an option as an option.
     if let Some(wrong) = all.iter().find(|name| !name.trim().starts_with(|c: char| c.is_ascii_alphanumeric())) {
         return Err(format!("its header: {wrong:?} is no package"));
     }
@@ -127,7 +128,7 @@ fn dependencies(source: &str) -> Result<Vec<String>, String> {
     Ok(all)
 }
 
-/// Returns the folder with these packages, which are fetched if they were not before.
+/// Returns the folder with these packages. Fetches them unless they were fetched before.
 fn fetched(dependencies: &[String]) -> io::Result<PathBuf> {
     let cache =
         files::cache_folder().ok_or_else(|| io::Error::other("there is no cache folder for the packages of its header"))?;
@@ -145,7 +146,7 @@ fn fetched(dependencies: &[String]) -> io::Result<PathBuf> {
     for (installer, mut command) in installers(temporary.path()) {
         match command.args(dependencies).output() {
             Ok(output) if output.status.success() => {
-                // Somebody else may have fetched the same meanwhile.
+                // Another process may have fetched the same packages meanwhile.
                 return match fs::rename(temporary.path(), &folder) {
                     Err(e) if !folder.is_dir() => Err(e),
                     _ => Ok(folder),
@@ -167,7 +168,7 @@ fn fetched(dependencies: &[String]) -> io::Result<PathBuf> {
     )))
 }
 
-/// Returns what the packages in some folders say of themselves, by their paths there: `importlib.metadata` reads it.
+/// Returns the metadata of the packages in these folders, by relative path, which `importlib.metadata` reads.
 pub(super) fn metadata(folders: &[PathBuf]) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for entry in folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten() {
@@ -186,7 +187,7 @@ pub(super) fn metadata(folders: &[PathBuf]) -> Vec<(String, String)> {
     found
 }
 
-/// Returns the commands that fetch packages into a folder.
+/// Returns the commands that can fetch packages into a folder.
 fn installers(into: &Path) -> [(&'static str, Command); 3] {
     let mut uv = Command::new("uv");
     uv.args(["pip", "install", "--quiet", "--no-build", "--python-version", PYTHON, "--target"]).arg(into);

@@ -10,7 +10,7 @@ use crate::files::{LARGEST, read_file};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where a plugin's bytes come from: a component's file; or a script's, with the function that is the plugin.
+/// Location of a plugin's bytes: a component's file; or a script's, with the function that is the plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginFile {
     file: PathBuf,
@@ -19,7 +19,7 @@ pub struct PluginFile {
 }
 
 impl PluginFile {
-    /// Parses a location as the configuration has it: a path, or for a script `FILE:FUNCTION`.
+    /// Parses a location as written in the configuration: a path, or for a script `FILE:FUNCTION`.
     #[must_use]
     pub fn parse(location: &str) -> Self {
         match ScriptPath::parse(location) {
@@ -31,13 +31,13 @@ impl PluginFile {
         }
     }
 
-    /// Returns the file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Returns whether it is a script's.
+    /// Returns whether the file is a script.
     #[must_use]
     pub fn is_script(&self) -> bool {
         self.is_script
@@ -49,7 +49,7 @@ impl PluginFile {
         Self { file: std::path::absolute(&self.file).unwrap_or(self.file), ..self }
     }
 
-    /// Reads the plugin's bytes: the file's; or a component that holds the script and the files beside it that it imports.
+    /// Reads the plugin's bytes: those of the file; or a component with the script and the neighbouring files that it imports.
     ///
     /// # Errors
     /// If a file can't be read, is larger than a plugin may be, or a script is not text.
@@ -76,8 +76,8 @@ impl PluginFile {
         Ok(Script { name, source, function: self.function.clone(), modules })
     }
 
-    /// Returns the files that the bytes of [`read`](Self::read) come from, as far as they can be read: for a script those of its folder,
-    /// since packages don't change.
+    /// Returns the files that [`read`](Self::read) reads, as far as they can be read; for a script only those in its folder, since packages
+    /// don't change.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         let folder = self.file.parent().unwrap_or(Path::new(""));

@@ -3,28 +3,28 @@
 use super::Script;
 use wasmparser::BinaryReader;
 
-/// Its name.
+/// Name of the section.
 const NAME: &str = "rlhost-script";
 
-/// What a component begins with.
+/// Preamble of a component.
 const COMPONENT: [u8; 8] = *b"\0asm\x0d\0\x01\0";
 
-/// A script that was found in a component.
+/// A script found in a component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmbeddedScript {
     pub script: Script,
-    /// The length of what is before it, which is the interpreter if there is anything.
+    /// Length of the bytes before the section, which are the interpreter if there are any.
     pub before: usize,
 }
 
 impl EmbeddedScript {
-    /// Returns the length of the interpreter that the component brings along, if it does.
+    /// Returns the length of the interpreter that the component includes, if it does.
     pub fn own_interpreter(&self) -> Option<usize> {
         (self.before > COMPONENT.len()).then_some(self.before)
     }
 }
 
-/// Returns the script that the last section of a component holds.
+/// Returns the script in the last section of a component.
 pub fn find(bytes: &[u8]) -> Option<EmbeddedScript> {
     let rest = bytes.strip_prefix(&COMPONENT)?;
     let mut reader = BinaryReader::new(rest, COMPONENT.len());
@@ -43,9 +43,9 @@ pub fn find(bytes: &[u8]) -> Option<EmbeddedScript> {
     }
 }
 
-/// Returns a component that holds a script, behind an interpreter if one is given.
+/// Returns a component that contains a script, after an interpreter if one is given.
 pub fn write(script: &Script, interpreter: Option<&[u8]>) -> Vec<u8> {
-    // It has texts only, which can be written.
+    // A script has only texts, which always serialize.
     let json = serde_json::to_vec(script).unwrap_or_default();
     let mut content = Vec::with_capacity(json.len() + NAME.len() + 5);
     put_length(NAME.len(), &mut content);
@@ -58,7 +58,7 @@ pub fn write(script: &Script, interpreter: Option<&[u8]>) -> Vec<u8> {
     bytes
 }
 
-/// Writes a length as WebAssembly has it: seven bits a byte, the lowest first.
+/// Writes a length in LEB128, as WebAssembly does: seven bits per byte, lowest first.
 fn put_length(mut length: usize, into: &mut Vec<u8>) {
     while length > 0x7f {
         into.push((length & 0x7f) as u8 | 0x80);
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(find(&other), None);
         assert_eq!(find(b""), None);
         assert_eq!(find(&wat::parse_str("(module)").unwrap()), None);
-        // Behind another section, it is not the last one, so that one of an inner component is never taken for it.
+        // With another section after it, it is not the last, so an inner component's section is never mistaken for it.
         let mut more = write(&script("x"), None);
         more.extend_from_slice(&[0, 2, 1, b'a']);
         assert_eq!(find(&more), None);

@@ -4,7 +4,7 @@ use crate::config::files;
 use std::io;
 use std::path::Path;
 
-/// Largest size of a script's file, in bytes.
+/// Maximum size of a script's file, in bytes.
 const LARGEST_SCRIPT: u64 = 4 << 20;
 
 /// Reads a script's text.

@@ -1,4 +1,4 @@
-//! The files of WASI: those of the folders that a plugin may read, and nothing else. All else that a file could do is refused.
+//! The files of WASI: only those in folders that the plugin may read. All operations other than reading are refused.
 
 use super::Wasi;
 use super::open_files::FileHandle;
@@ -8,18 +8,18 @@ use crate::sandbox::Sandbox;
 use wasmtime::component::{ResourceDynamic, Val};
 use wasmtime::{AsContextMut, Result, StoreContextMut, bail};
 
-/// Most bytes of one reading.
+/// Maximum number of bytes of one read.
 const MOST_READ: u64 = 1 << 16;
 
-/// What a function of a file returns: a value, one with a resource of this kind, or one of WASI's error codes.
+/// A file function's result: a value, a value with a resource of this kind, or one of WASI's error codes.
 enum FileAnswer {
     Value(Option<Val>),
     Resource(&'static str, FileHandle),
     Error(&'static str),
 }
 
-/// Returns the result of a function of files, or none if it is no such function or the plugin has no folders. Beside the arguments are the
-/// numbers of those that are resources.
+/// Returns the result of a file function. Returns `None` if the function is not one or the plugin has no folders. Each argument that is a
+/// resource comes with its number.
 pub(super) fn answer(
     (interface, function): (&str, &str),
     (arguments, lent): (&[Val], &[u32]),
@@ -68,7 +68,7 @@ pub(super) fn answer(
     })
 }
 
-/// Opens a handle and returns it as the instance sees it.
+/// Opens a handle and returns the resource that the instance gets.
 fn resource(of: &str, handle: FileHandle, kinds: &[String], store: &mut StoreContextMut<'_, Sandbox>) -> Result<Val> {
     let Some(kind) = kinds.iter().position(|kind| kind == of) else { bail!("it imports no {of}") };
     let number = store.data_mut().wasi().files.open(handle)?;
@@ -83,7 +83,7 @@ fn kind(node: Option<&FolderNode>) -> Val {
     Val::Enum(if matches!(node, Some(FolderNode::Folder(_))) { "directory" } else { "regular-file" }.to_owned())
 }
 
-/// Answers the functions of a descriptor. None for those that nothing implements here, which say that access is denied.
+/// Answers the functions of a descriptor. Returns `None` for unimplemented functions, which then report that access is denied.
 fn of_node(folders: &Folders, node: usize, function: &str, rest: &[Val]) -> Option<FileAnswer> {
     let method = function.strip_prefix("[method]descriptor.")?;
     let found = |path: &str| folders.find(node, path);
@@ -139,7 +139,7 @@ fn of_node(folders: &Folders, node: usize, function: &str, rest: &[Val]) -> Opti
     })
 }
 
-/// Opens what a path leads to, with these flags.
+/// Opens the target of a path, with these flags.
 fn opened(folders: &Folders, from: usize, path: &str, flags: &[&Vec<String>]) -> FileAnswer {
     let asks = |flag: &str| flags.iter().any(|given| given.iter().any(|given| given == flag));
     match folders.find(from, path) {
@@ -154,13 +154,13 @@ fn opened(folders: &Folders, from: usize, path: &str, flags: &[&Vec<String>]) ->
     }
 }
 
-/// Answers the functions of a stream that reads a file, with where it then is.
+/// Answers the functions of a stream that reads a file. Also returns the stream's new position.
 fn of_reader(folders: &Folders, node: usize, at: u64, function: &str, rest: &[Val]) -> Option<(FileAnswer, u64)> {
     let method = function.strip_prefix("[method]input-stream.")?;
     let Some(FolderNode::File(bytes)) = folders.node(node) else { return None };
     let [Val::U64(length)] = rest else { return None };
     let read = part(bytes, at, *length);
-    // At the end, nothing said answers that the stream is closed.
+    // At the end of the file, the default answer reports that the stream is closed.
     if read.is_empty() && *length > 0 {
         return None;
     }
@@ -194,7 +194,7 @@ fn stat(node: &FolderNode) -> Val {
     ])
 }
 
-/// By which a file is told from others.
+/// A value that identifies a file.
 fn identity(node: usize) -> Val {
     record([("lower", Val::U64(node as u64)), ("upper", Val::U64(1))])
 }

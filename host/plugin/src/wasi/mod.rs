@@ -1,9 +1,8 @@
-//! A WASI 0.2 without access to anything: no files but those of folders that the user granted, no network, environment or arguments.
-//! Clocks advance only when read or slept on, random numbers follow from the seed, and output is kept for error messages.
+//! A WASI 0.2 without access to anything: no files except those in granted folders, no network, environment or arguments. Clocks advance
+//! only when read or slept on, random numbers follow from the seed, and output is kept for error messages.
 //!
-//! It is built for each component from its imports, so any 0.2 works. The functions that do something are listed in [`answer`] and
-//! [`files::answer`].
-//! All others return an empty value of their type: an empty list, none, access denied.
+//! It is built for each component from its imports, so any 0.2 works. [`answer`] and [`files::answer`] implement the functions that have an
+//! effect. All others return an empty value of their type: an empty list, none, access denied.
 
 mod files;
 mod open_files;
@@ -19,22 +18,22 @@ use wasmtime::component::types::{ComponentItem, Type};
 use wasmtime::component::{Component, Linker, ResourceDynamic, ResourceType, Val};
 use wasmtime::{Result, StoreContextMut, bail};
 
-/// Bytes that may be written at once without asking.
+/// Number of bytes that an instance may write without checking for room.
 const WRITABLE: u64 = 1 << 16;
 
-/// Most random bytes per call.
+/// Maximum number of random bytes per call.
 const MOST_RANDOM: u64 = 1 << 16;
 
-/// Most kinds of resources; WASI 0.2 has about twenty.
+/// Maximum number of resource kinds; WASI 0.2 has about twenty.
 const MOST_KINDS: usize = 100;
 
-/// Largest size of an empty value, in bytes.
+/// Maximum size of an empty value, in bytes.
 const LARGEST_NOTHING: usize = 1 << 16;
 
-/// The error cases, by preference, with which an interface says that something is impossible.
+/// Error cases that report that something is impossible, in order of preference.
 const REFUSALS: [&str; 6] = ["closed", "access", "access-denied", "not-supported", "unsupported", "unknown"];
 
-/// Returns whether an import is part of what is offered here.
+/// Returns whether this WASI offers an import.
 pub(super) fn offers(import: &str) -> bool {
     import.starts_with("wasi:") && !import.starts_with("wasi:http")
 }
@@ -101,7 +100,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<Sandbox>, component: &Component)
     Ok(())
 }
 
-/// Returns the result of a function that does something here.
+/// Returns the result of a function that is implemented.
 fn answer(interface: &str, function: &str, arguments: &[Val], wasi: &mut Wasi) -> Result<Option<Val>> {
     let done = |value: Option<Val>| Val::Result(Ok(value.map(Box::new)));
     let value = match (interface, function, arguments) {
@@ -207,7 +206,7 @@ fn nothing(ty: &Type, kinds: &[String], room: &mut usize, store: &mut StoreConte
     })
 }
 
-/// Gives back the resources that were lent for a call. Returns the number of one that is the value itself, otherwise 0.
+/// Releases the resources that were passed in a call. Returns the number of a borrowed resource if the value is one, otherwise 0.
 fn release(value: &Val, store: &mut StoreContextMut<'_, Sandbox>) -> Result<u32> {
     match value {
         Val::Resource(resource) if resource.owned() => resource.resource_drop(store)?,

@@ -5,14 +5,14 @@ use super::super::limits::MOST_HANDLES;
 use std::sync::Arc;
 use wasmtime::{Result, bail};
 
-/// What a handle stands for.
+/// The target of a handle.
 #[derive(Clone, Copy)]
 pub(super) enum FileHandle {
     /// A file or folder.
     Node(usize),
-    /// A file that is read from here on.
+    /// A file, with the offset of the next read.
     Reader { node: usize, at: u64 },
-    /// A folder whose entries are listed from here on.
+    /// A folder, with the index of its next entry to list.
     Entries { node: usize, at: usize },
 }
 
@@ -20,9 +20,9 @@ pub(super) enum FileHandle {
 #[derive(Default)]
 pub(super) struct OpenFiles {
     pub(super) folders: Option<Arc<Folders>>,
-    /// By their number less one; 0 is the number of what does nothing.
+    /// Handles by their number less one; number 0 is for resources without an effect.
     handles: Vec<Option<FileHandle>>,
-    /// The places among them that are free again.
+    /// Indices of handles that are free again.
     free: Vec<usize>,
 }
 
@@ -47,7 +47,7 @@ impl OpenFiles {
         self.handles.get_mut((number as usize).checked_sub(1)?)?.as_mut()
     }
 
-    /// Forgets a handle that the instance has dropped.
+    /// Removes a handle that the instance has dropped.
     pub(super) fn close(&mut self, number: u32) {
         let Some(at) = (number as usize).checked_sub(1) else { return };
         if self.handles.get_mut(at).and_then(Option::take).is_some() {

@@ -1,4 +1,4 @@
-//! An instance's state of WASI.
+//! The state of an instance's WASI.
 
 use super::super::capture::OutputCapture;
 use super::super::folders::Folders;
@@ -8,12 +8,12 @@ use rand_chacha::rand_core::SeedableRng;
 use std::sync::Arc;
 use wasmtime::component::Val;
 
-/// How far each reading advances a clock, in nanoseconds.
+/// Nanoseconds by which each read advances a clock.
 pub(super) const TICK: u64 = 1_000;
 
 /// State of an instance's WASI.
 pub(crate) struct Wasi {
-    /// Nanoseconds since the instance started, on the wall clock and on the monotonic clock.
+    /// Time on the wall clock and on the monotonic clock since the instance started, in nanoseconds.
     pub(super) wall: u64,
     pub(super) monotonic: u64,
     secure: ChaCha8Rng,
@@ -38,7 +38,7 @@ impl Wasi {
         self.files = OpenFiles::with_folders(folders);
     }
 
-    /// Takes what was printed since the last call.
+    /// Takes the output printed since the last call.
     pub(crate) fn printed(&mut self) -> String {
         self.output.take()
     }
@@ -54,7 +54,7 @@ impl Wasi {
     }
 }
 
-/// Reads a clock.
+/// Reads and advances a clock.
 pub(super) fn read(clock: &mut u64) -> u64 {
     let now = *clock;
     *clock = clock.saturating_add(TICK);

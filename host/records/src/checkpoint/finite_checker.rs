@@ -10,7 +10,7 @@ use std::path::Path;
 /// Size of a number in bytes, and a test that all numbers in some bytes are finite.
 type FiniteTest = (usize, fn(&[u8]) -> bool);
 
-/// A tensor that has not been read completely.
+/// A tensor that has not been read to its end.
 struct PendingTensor {
     name: String,
     bytes: usize,
@@ -19,7 +19,7 @@ struct PendingTensor {
 
 /// A safetensors file that is read from beginning to end.
 pub(super) struct FiniteChecker {
-    /// Number of bytes before the values that have not been read.
+    /// Number of bytes to skip before the next unread tensor's values.
     before: u64,
     /// The remaining tensors in file order, without gaps.
     tensors: VecDeque<PendingTensor>,
@@ -91,7 +91,7 @@ mod tests {
     use candle_core::{DType, Device, Tensor};
     use std::collections::HashMap;
 
-    /// Returns what is found in a file that is read in parts of these sizes.
+    /// Returns the non-finite tensor found in a file that is read in parts of this size.
     fn not_finite(path: &Path, part: usize) -> io::Result<Option<String>> {
         let mut look = FiniteChecker::open(path)?;
         std::fs::read(path)?.chunks(part).for_each(|bytes| look.update(bytes));
@@ -114,7 +114,7 @@ mod tests {
                 }
             }
         }
-        // Numbers that are no floating point, and nothing at all, before one that is not finite.
+        // Tensors of integers, and an empty one, before one that is not finite.
         let tensors = [
             ("a".to_owned(), Tensor::new(&[u32::MAX; 3], &Device::Cpu).unwrap()),
             ("b".to_owned(), Tensor::zeros(0, DType::F32, &Device::Cpu).unwrap()),

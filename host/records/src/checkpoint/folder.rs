@@ -1,4 +1,4 @@
-//! Checkpoint folders of a run: creates, finds, keeps and removes them.
+//! Checkpoint folders of a run: creates, finds, renames and removes them.
 
 use super::manifest::{difference, seal, sync_folder};
 use super::{Error, Manifest, verify};
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 /// Prefix of the name of a folder in which a checkpoint is written or removed.
 const TEMPORARY: &str = ".checkpoint-";
 
-/// File in such a folder that nobody else makes.
+/// Marker file in such a folder, under a name that nobody else uses.
 const MARK: &str = ".rlhost";
 
 /// Prefix of the name of a superseded checkpoint.
 const ASIDE: &str = "superseded-";
 
-/// Writes the checkpoint of `step`: `fill` creates its files in a temporary folder, which is then renamed to its final place, or
-/// exchanged with the run's earlier checkpoint of that step. Returns the final path.
+/// Writes the checkpoint of `step`. `fill` creates its files in a temporary folder, which is then renamed to its final path, or exchanged
+/// with the run's earlier checkpoint of that step. Returns the final path.
 pub fn save(run: &Path, step: u64, fill: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, Error> {
     let path = RunFiles(run).checkpoint(step);
     let fail = |detail: String| Error::Write { path: path.clone(), detail };
@@ -34,11 +34,11 @@ pub fn save(run: &Path, step: u64, fill: impl FnOnce(&Path) -> Result<(), String
     Ok(path)
 }
 
-/// Replaces an intact checkpoint by what `fill` writes of its files, given their list, into a new folder. An interruption leaves one of
-/// the two in its place.
+/// Replaces an intact checkpoint by a new folder, which `fill` writes, given the old manifest. An interruption leaves one of the two in
+/// place.
 ///
 /// # Errors
-/// If it is not as it was written, or can't be replaced.
+/// If the checkpoint was changed since it was written, or can't be replaced.
 pub fn replace(checkpoint: &Path, fill: impl FnOnce(&Manifest, &Path) -> Result<(), String>) -> Result<(), Error> {
     let fail = |detail: String| Error::Write { path: checkpoint.to_owned(), detail };
     let io = |e: io::Error| fail(e.to_string());
@@ -59,14 +59,14 @@ pub fn replace(checkpoint: &Path, fill: impl FnOnce(&Manifest, &Path) -> Result<
     sync_folder(run).map_err(io)
 }
 
-/// Renames a complete checkpoint to its final place. If the run's own checkpoint of that step is there, unchanged, it is replaced: one
-/// that a stop made during an evaluation is saved again once the evaluation is made. An intact one with other people's files stays.
+/// Renames a complete checkpoint to its final path. Replaces the run's own, unchanged checkpoint of that step: a stop during an evaluation
+/// saves one, which is saved again after the evaluation. An intact checkpoint with other people's files stays.
 fn put_in_place(complete: &Path, path: &Path) -> io::Result<()> {
     let Err(e) = fs::rename(complete, path) else { return Ok(()) };
     if !path.is_dir() {
         return Err(e);
     }
-    // The one that is there resumes as well, and evaluates again.
+    // The existing checkpoint can also be resumed, and evaluates again.
     match difference(path) {
         None => {
             if let Err(unsupported) = exchange(complete, path) {
@@ -82,7 +82,7 @@ fn put_in_place(complete: &Path, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Exchanges two folders in one step, so that an interruption leaves one of them in each place.
+/// Exchanges two folders atomically, so that after an interruption each path has one of them.
 fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
@@ -96,7 +96,7 @@ fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates a folder for a checkpoint that is written or removed. The mark tells it from other people's folders.
+/// Creates a folder in which a checkpoint is written or removed. The marker file distinguishes it from other people's folders.
 pub(super) fn temporary_in(run: &Path) -> io::Result<PathBuf> {
     let temporary = tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(run)?;
     mark(temporary.path())?;
@@ -108,7 +108,7 @@ pub(super) fn mark(temporary: &Path) -> io::Result<()> {
     fs::write(temporary.join(MARK), "A checkpoint is written or removed here. Left over, it goes when the run resumes.\n")
 }
 
-/// Removes such a folder, its mark last, so that remains of an interrupted removal are recognized.
+/// Removes such a folder, its marker last, so that the remains of an interrupted removal are recognized.
 pub(super) fn discard(temporary: &Path) -> io::Result<()> {
     for entry in fs::read_dir(temporary)? {
         let entry = entry?;
@@ -119,7 +119,7 @@ pub(super) fn discard(temporary: &Path) -> io::Result<()> {
     fs::remove_dir_all(temporary)
 }
 
-/// Finds the newest intact checkpoint of a run. Also returns what is wrong with the newer ones that were skipped.
+/// Finds the newest intact checkpoint of a run. Also returns the errors of the newer ones that were skipped.
 pub fn newest(run: &Path) -> Result<(u64, PathBuf, Vec<Error>), Error> {
     let none = |detail: String| Error::None { run: run.to_owned(), detail };
     let steps = RunFiles(run).steps().map_err(|e| none(e.to_string()))?;
@@ -139,8 +139,8 @@ pub fn newest(run: &Path) -> Result<(u64, PathBuf, Vec<Error>), Error> {
     }))
 }
 
-/// Renames checkpoints after `step`, to which the run goes back: damaged ones, and those of steps that will be repeated. Returns
-/// their steps and new names.
+/// Renames the checkpoints after `step`, to which the run goes back: damaged ones, and those of steps that will be repeated. Returns their
+/// steps and new paths.
 pub fn set_aside(run: &Path, step: u64) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut moved = Vec::new();
     for later in RunFiles(run).steps()?.into_iter().filter(|s| *s > step) {
@@ -153,8 +153,7 @@ pub fn set_aside(run: &Path, step: u64) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(moved)
 }
 
-/// Removes what an interrupted save has left, and nothing that somebody else has put there. Nobody else may be saving in this
-/// folder.
+/// Removes what an interrupted save has left, but nothing that somebody else created. No other process may be saving in this folder.
 pub fn sweep(run: &Path) -> io::Result<()> {
     for entry in fs::read_dir(run)?.filter_map(Result::ok) {
         let left = entry.file_name().to_str().is_some_and(|name| name.starts_with(TEMPORARY));
@@ -162,7 +161,7 @@ pub fn sweep(run: &Path) -> io::Result<()> {
             continue;
         }
         let path = entry.path();
-        // An interruption may come before the mark.
+        // An interruption may have come before the marker was created.
         let removed = if is_ours(&path)? { discard(&path) } else { fs::remove_dir(&path) };
         match removed {
             Ok(()) => {}
@@ -172,14 +171,14 @@ pub fn sweep(run: &Path) -> io::Result<()> {
                     path.display()
                 );
             }
-            // Remains that can't be removed keep nobody from going on.
+            // Remains that can't be removed don't prevent the run from continuing.
             Err(e) => tracing::warn!("{} is left over from a checkpoint and can't be removed: {e}", path.display()),
         }
     }
     Ok(())
 }
 
-/// Whether a folder has the mark, and beside it only folders of steps.
+/// Returns whether a folder has the marker and otherwise only folders of steps.
 fn is_ours(temporary: &Path) -> io::Result<bool> {
     let mut marked = false;
     for entry in fs::read_dir(temporary)? {
@@ -238,7 +237,7 @@ mod tests {
         assert_eq!(fs::read(path.join("x")).unwrap(), b"other bytes");
         assert_eq!(fs::read(path.join("notes")).unwrap(), b"mine");
         assert_eq!(fs::read_dir(run.path()).unwrap().count(), 1);
-        // What can't be resumed does not count as saved.
+        // A checkpoint that can't be resumed does not count as saved.
         fs::write(path.join("x"), "broken").unwrap();
         let error = save(run.path(), 5, fill).unwrap_err().to_string();
         assert!(error.contains("checkpoint-5"), "{error}");

@@ -21,23 +21,23 @@ const SMALL: u64 = 1 << 20;
 /// Maximum length of a printed file name, in bytes.
 const SHOWN: usize = 256;
 
-/// The contents of a checkpoint.
+/// The list of a checkpoint's files.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Its step.
+    /// Optimizer step of the checkpoint.
     pub step: u64,
-    /// Its files by their path inside, with `/` between names.
+    /// Files by their relative path, with `/` between names.
     pub files: BTreeMap<String, ManifestEntry>,
 }
 
-/// One file.
+/// The size and checksum of a file.
 #[derive(Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ManifestEntry {
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// SHA-256 of its bytes, in hexadecimal.
+    /// SHA-256 of the contents, in hexadecimal.
     pub sha256: String,
 }
 
@@ -69,7 +69,7 @@ impl Manifest {
     /// Reads the manifest of a checkpoint.
     ///
     /// # Errors
-    /// If it is missing, modified, or another step's.
+    /// If it is missing, modified, or belongs to another step.
     pub fn read(checkpoint: &Path) -> Result<Self, Error> {
         let damaged = |detail: String| Error::Damaged { path: checkpoint.to_owned(), detail };
         let own = CheckpointFiles::find(checkpoint);
@@ -80,8 +80,7 @@ impl Manifest {
             _ => damaged(format!("{named}: {e}")),
         })?;
         let manifest: Self = serde_json::from_slice(&text).map_err(|e| damaged(format!("{named}: {e}")))?;
-        // Nothing sums the manifest itself: one that reads the same but is written otherwise has
-        // been changed too.
+        // No checksum covers the manifest itself: one that parses the same but has another text was modified too.
         if !manifest.text().is_ok_and(|written| written == text) {
             return Err(damaged(format!("{named} has changed since it was written")));
         }
@@ -94,7 +93,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Returns whether a checkpoint's file of this path inside is as it was written.
+    /// Returns whether the file at this relative path of a checkpoint is unchanged.
     pub fn has_unchanged(&self, checkpoint: &Path, name: &str) -> bool {
         self.files
             .get(name)
@@ -123,8 +122,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// Returns how a checkpoint differs from what was written, if it does: by names and sizes of all files, and checksums of small ones
-    /// and of those that were modified after the manifest.
+    /// Describes how a checkpoint differs from what was written, if it does. Compares the names and sizes of all files, and the checksums
+    /// of small files and of those modified after the manifest.
     pub(super) fn difference(&self, checkpoint: &Path) -> Option<String> {
         if let Err(Error::Damaged { detail, .. }) = self.check_sizes(checkpoint) {
             return Some(detail);
@@ -157,7 +156,7 @@ impl Manifest {
     }
 }
 
-/// Returns whether a name is the canonical path of a file inside.
+/// Returns whether a name is the canonical path of a file inside the checkpoint.
 fn is_inside(name: &str) -> bool {
     let parts: Option<Vec<&str>> = Path::new(name)
         .components()
@@ -178,7 +177,7 @@ fn folder_name(folder: &Path) -> String {
     folder.file_name().map(|name| printable(&name.to_string_lossy(), SHOWN)).unwrap_or_default()
 }
 
-/// Returns everything below `folder`, by relative path; does not follow links.
+/// Returns everything below `folder` by relative path, without following links.
 fn entries(folder: &Path) -> io::Result<BTreeMap<String, FileType>> {
     let (mut found, mut left) = (BTreeMap::new(), vec![(folder.to_owned(), String::new())]);
     while let Some((folder, prefix)) = left.pop() {
@@ -228,11 +227,11 @@ pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
-/// Verifies every byte of a checkpoint against its manifest, that its weights and moments are finite, that it contains nothing but
-/// files, and that its model and what resuming reads first are there.
+/// Verifies a checkpoint: every byte against its manifest, that its weights and moments are finite, that it contains nothing but files, and
+/// that its model and the files that resuming reads first exist.
 ///
 /// # Errors
-/// Says what is wrong with it.
+/// Says what is wrong with the checkpoint.
 pub fn verify(checkpoint: &Path) -> Result<Manifest, Error> {
     let manifest = Manifest::read(checkpoint)?;
     let damaged = |detail: String| Error::Damaged { path: checkpoint.to_owned(), detail };
@@ -270,7 +269,7 @@ pub fn verify(checkpoint: &Path) -> Result<Manifest, Error> {
     Ok(manifest)
 }
 
-/// Returns why a folder is not the checkpoint that was written there.
+/// Returns why a folder is not the checkpoint that was written to it.
 pub(super) fn difference(checkpoint: &Path) -> Option<String> {
     match Manifest::read(checkpoint) {
         Ok(manifest) => manifest.difference(checkpoint),
@@ -337,7 +336,7 @@ mod tests {
             let file = File::options().write(true).open(folder.join("model.safetensors")).unwrap();
             file.set_modified(later).unwrap();
         };
-        // A copy of the same bytes is the same.
+        // A copy with the same bytes is unchanged.
         write(&bytes);
         assert_eq!(manifest.difference(&folder), None);
         write(&[&bytes[1..], &[8]].concat());

@@ -1,5 +1,5 @@
-//! Checkpoint folders of a run. They are written under a temporary name, checksummed, then renamed, so a folder with a
-//! checkpoint's name is complete or detectably damaged. Only this module writes them.
+//! Checkpoint folders of a run. They are written under a temporary name, checksummed, and then renamed, so a folder with a checkpoint's
+//! name is either complete or detectably damaged. Only this module writes them.
 
 mod finite_checker;
 mod folder;
@@ -20,34 +20,34 @@ use std::path::PathBuf;
 /// An error in writing or reading a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It could not be written.
+    /// The checkpoint could not be written.
     #[error("can't write checkpoint {}: {detail}", path.display())]
     Write {
-        /// The checkpoint's folder.
+        /// Folder of the checkpoint.
         path: PathBuf,
-        /// What went wrong.
+        /// Cause of the failure.
         detail: String,
     },
-    /// It is damaged or foreign.
+    /// The checkpoint is damaged or foreign.
     #[error("checkpoint {} can't be used: {detail}", path.display())]
     Damaged {
-        /// The checkpoint's folder.
+        /// Folder of the checkpoint.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         detail: String,
     },
-    /// A run has no intact checkpoint.
+    /// The run has no intact checkpoint.
     #[error("{}: {detail}", run.display())]
     None {
-        /// The run's folder.
+        /// Folder of the run.
         run: PathBuf,
-        /// What was found.
+        /// Description of what was found instead.
         detail: String,
     },
 }
 
 impl Error {
-    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    /// Returns whether the user's input caused the error, rather than the machine or the program.
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Write { .. } => false,

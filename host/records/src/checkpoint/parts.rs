@@ -1,5 +1,5 @@
-//! Parts of a checkpoint that the ranks of a run write side by side. They meet in the run's folder, which all of them must see, and
-//! exchange no messages: so training goes on meanwhile, and a failure can be saved too.
+//! Parts of a checkpoint that the ranks of a run write in parallel. The ranks share the run's folder and exchange no messages, so training
+//! continues meanwhile, and a failure can be saved too.
 
 use super::Error;
 use super::folder::{discard, mark};
@@ -14,21 +14,21 @@ use std::time::{Duration, Instant};
 /// Prefix of the names of parts' folders; see [`super::folder::sweep`].
 const PART: &str = ".checkpoint-part-";
 
-/// Suffix of the name of a part that is not finished.
+/// Suffix of the name of an unfinished part.
 const WRITING: &str = ".writing";
 
-/// File, instead of all others, of a part that could not be written: it says why.
+/// The only file of a part that could not be written. It has the reason.
 const FAILED: &str = "failed";
 
-/// How often a rank looks for the others' parts.
+/// Interval at which a rank checks for the other ranks' parts.
 const LOOKS: Duration = Duration::from_millis(20);
 
-/// A checkpoint that all ranks write a part of.
+/// A checkpoint of which every rank writes a part.
 #[derive(Clone, Copy, Debug)]
 pub struct JointSave {
-    /// The step that is saved.
+    /// Step that is saved.
     pub step: u64,
-    /// The number of joint saves before it in this process: the same on all ranks.
+    /// Number of earlier joint saves in this process: identical on all ranks.
     pub number: u64,
 }
 
@@ -39,8 +39,8 @@ impl JointSave {
     }
 }
 
-/// Writes a rank's part: `fill` creates its files in a folder, where they have the places that they will have in the checkpoint. If it
-/// fails, the part says so to the rank that collects.
+/// Writes a rank's part. `fill` creates its files in a folder, at the paths that they will have in the checkpoint. If it fails, the part
+/// reports that to the collecting rank.
 ///
 /// # Errors
 /// If the part can't be written, not even as a failed one.
@@ -64,17 +64,17 @@ pub fn write_part(
     Ok(finished)
 }
 
-/// For how long the rank that collects parts waits for them.
+/// The time limit of the rank that collects parts.
 #[derive(Clone, Debug)]
 pub struct PartsTimeout {
-    /// Longest time for each.
+    /// Maximum wait for each part.
     pub longest: Duration,
-    /// Why a part will not come, once that is known.
+    /// Why a part will not arrive, once that is known.
     pub failure: Arc<Mutex<Option<String>>>,
 }
 
 impl PartsTimeout {
-    /// Waits for each part for so long at most.
+    /// Creates a limit that waits at most this long for each part.
     pub fn new(longest: Duration) -> Self {
         Self { longest, failure: Arc::default() }
     }
@@ -84,10 +84,10 @@ impl PartsTimeout {
     }
 }
 
-/// Moves the parts of these ranks into the folder `to` of a checkpoint that is being written, as soon as they are finished.
+/// Moves the parts of these ranks into the folder `to` of a checkpoint being written, as soon as they are finished.
 ///
 /// # Errors
-/// Says whose part could not be written, or has not appeared in time, or can't be moved.
+/// Names the rank whose part could not be written, did not appear in time, or can't be moved.
 pub fn collect_parts(run: &Path, save: JointSave, ranks: Range<usize>, to: &Path, timeout: &PartsTimeout) -> Result<(), String> {
     let begun = Instant::now();
     for rank in ranks {
@@ -120,7 +120,7 @@ pub fn collect_parts(run: &Path, save: JointSave, ranks: Range<usize>, to: &Path
     Ok(())
 }
 
-/// Moves files to the same places in another folder.
+/// Moves files to the same relative paths in another folder.
 fn move_all(from: &Path, to: &Path) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
@@ -194,18 +194,18 @@ mod tests {
         write_part(run.path(), SAVE, 1, |_| Err("no space".into())).unwrap();
         assert_eq!(collect(1..2), "rank 1 could not write its part: no space");
         assert!(collect(2..3).contains("the part of rank 2 has not appeared"));
-        // Of another save, nothing is taken.
+        // Nothing is taken from another save.
         let next = JointSave { number: 3, ..SAVE };
         let at_once = PartsTimeout::new(Duration::ZERO);
         assert!(collect_parts(run.path(), next, 1..2, to.path(), &at_once).unwrap_err().contains("not appeared"));
-        // One that will not come is not waited for.
+        // A part that will not arrive is not waited for.
         let told = PartsTimeout::new(Duration::from_secs(1000));
         *told.failure.lock().unwrap() = Some("rank 1 has no room".into());
         assert_eq!(collect_parts(run.path(), next, 1..2, to.path(), &told).unwrap_err(), "rank 1 has no room");
         let gone = run.path().join("gone");
         let patient = PartsTimeout::new(Duration::from_secs(1000));
         assert!(collect_parts(run.path(), next, 1..2, &gone, &patient).unwrap_err().contains("no longer there"));
-        // A newer part leaves the older one, which may be collected at that moment; a rank removes its own when that is over.
+        // A newer part leaves the older one, which may be being collected; each rank removes its own afterwards.
         write_part(run.path(), next, 1, fill("one")).unwrap();
         write_part(run.path(), next, 2, fill("two")).unwrap();
         let left = || fs::read_dir(run.path()).unwrap().count();

@@ -1,4 +1,4 @@
-//! Knows the files without which a checkpoint can't be used, so that one whose manifest leaves them out is not called intact.
+//! Checks for the files without which a checkpoint can't be used, so that a checkpoint whose manifest omits them does not count as intact.
 
 use super::{Error, Manifest};
 use crate::config::{self, files};
@@ -6,15 +6,15 @@ use crate::run::CheckpointFiles;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Most bytes of that list.
+/// Maximum size of the list of weight files, in bytes.
 const LARGEST_INDEX: u64 = 64 << 20;
 
-/// The list of the files of weights, if there are several.
+/// List of the weight files, if there are several.
 const INDEX: &str = "model.safetensors.index.json";
 
 impl Manifest {
-    /// Checks that the manifest lists what every checkpoint has: its configuration and summary, a model or an adapter, and what resuming
-    /// needs unless the run saves only models.
+    /// Checks that the manifest lists what every checkpoint has: its configuration and summary, a model or an adapter, and the files needed
+    /// to resume unless the run saves only models.
     ///
     /// # Errors
     /// Names the first file that is not listed.
@@ -51,7 +51,7 @@ impl Manifest {
     }
 }
 
-/// Returns the names of the files of weights that the index of a folder lists.
+/// Returns the names of the weight files listed in a folder's index.
 fn shards(folder: &Path) -> Vec<String> {
     let text = files::read(&folder.join(INDEX), LARGEST_INDEX).unwrap_or_default();
     let index: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -66,7 +66,7 @@ fn saves_only_model(checkpoint: &Path) -> bool {
     config.get("save_only_model").and_then(toml::Value::as_bool).unwrap_or_default()
 }
 
-/// Writes the least that a checkpoint has into the folder `to`, for tests.
+/// Writes the minimal contents of a checkpoint into the folder `to`, for tests.
 #[cfg(test)]
 pub(super) fn write_least(to: &Path) {
     let no_tensors = b"\x02\0\0\0\0\0\0\0{}".as_slice();
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// Returns what is said of a checkpoint whose folder was changed before it was sealed; nothing if it is intact.
+    /// Returns the error for a checkpoint whose folder was changed before it was sealed; empty if it is intact.
     fn said(change: impl Fn(&Path)) -> String {
         let run = tempfile::tempdir().unwrap();
         let fill = |to: &Path| {

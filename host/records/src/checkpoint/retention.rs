@@ -1,4 +1,4 @@
-//! Decides which checkpoints are removed when a run has more than it keeps: only ones that it wrote and that are unchanged.
+//! Removes checkpoints when a run has more than it should keep: only unchanged ones that it wrote.
 
 use super::folder::{discard, temporary_in};
 use super::manifest::difference;
@@ -10,9 +10,9 @@ use std::path::Path;
 /// The result of applying the retention limit.
 #[derive(Debug, Default)]
 pub struct RetentionOutcome {
-    /// Steps of the checkpoints that were removed.
+    /// Steps of the removed checkpoints.
     pub removed: Vec<u64>,
-    /// Steps of the checkpoints that were left alone because they were modified, and why. They don't count towards the limit.
+    /// Steps of the checkpoints that stayed because they were modified, and why. They don't count towards the limit.
     pub left_alone: Vec<(u64, String)>,
 }
 
@@ -49,8 +49,8 @@ pub fn retain(run: &Path, limit: usize, best: Option<u64>) -> io::Result<Retenti
     Ok(retained)
 }
 
-/// Removes a checkpoint. Renames it first, so that a half-removed one is never found. If some of it can't be removed, that part
-/// stays under the temporary name.
+/// Removes a checkpoint. Renames it first, so that a half-removed checkpoint is never found. Anything that can't be removed stays under the
+/// temporary name.
 fn remove(run: &Path, step: u64) -> io::Result<()> {
     let temporary = temporary_in(run)?;
     if let Err(e) = fs::rename(RunFiles(run).checkpoint(step), temporary.join(step.to_string())) {
@@ -125,7 +125,7 @@ mod tests {
             assert_eq!(retain(run.path(), 2, None).unwrap().removed, [2], "{reason}");
             assert_eq!(RunFiles(run.path()).steps().unwrap(), [1, 3, 4]);
         }
-        // A newest that is damaged: the last good one stays.
+        // The newest is damaged: the last good one stays.
         let run = run_with(&[1, 2]);
         fs::write(RunFiles(run.path()).checkpoint(2).join("x"), "").unwrap();
         assert!(retain(run.path(), 1, None).unwrap().removed.is_empty());

@@ -1,4 +1,4 @@
-//! Writes checkpoints in the background, on a thread that has at most one checkpoint at a time.
+//! Writes checkpoints in the background, on a thread that handles at most one checkpoint at a time.
 
 use super::{Error, JointSave, save, write_part};
 use crate::run::RunFiles;
@@ -20,24 +20,24 @@ struct PendingSave {
     work: SaveJob,
 }
 
-/// What was written, and how long it took.
+/// The result of a write and its duration.
 type TimedSave = (Result<PathBuf, Error>, Duration);
 
 #[derive(Debug)]
 enum SaveJob {
     Background(JoinHandle<TimedSave>),
-    /// No thread could be started.
+    /// Written on the calling thread, since no thread could be started.
     Inline(TimedSave),
 }
 
 /// The result of a save.
 #[derive(Debug)]
 pub struct SaveOutcome {
-    /// The step that was saved.
+    /// Step that was saved.
     pub step: u64,
-    /// The checkpoint's folder.
+    /// Folder of the checkpoint.
     pub outcome: Result<PathBuf, Error>,
-    /// How long writing took.
+    /// Duration of the write.
     pub took: Duration,
 }
 
@@ -47,12 +47,12 @@ impl CheckpointWriter {
         Self { run, pending: None }
     }
 
-    /// Writes into this folder from now on.
+    /// Writes to this folder from now on.
     pub fn set_run(&mut self, run: PathBuf) {
         self.run = run;
     }
 
-    /// Starts writing, or writes at once if no thread can be started. The previous save must have been waited for.
+    /// Starts writing, or writes synchronously if no thread can be started. Wait for the previous save first.
     pub fn begin(&mut self, step: u64, fill: impl FnOnce(&Path) -> Result<(), String> + Send + 'static) {
         self.begin_with(step, move |run: &Path| save(run, step, fill));
     }
@@ -64,7 +64,7 @@ impl CheckpointWriter {
 
     fn begin_with(&mut self, step: u64, write: impl FnOnce(&Path) -> Result<PathBuf, Error> + Send + 'static) {
         debug_assert!(self.pending.is_none(), "two checkpoints in hand");
-        // A thread that can't be started drops what it was given.
+        // Starting a thread consumes the closure even if it fails.
         let (run, write) = (self.run.clone(), Arc::new(Mutex::new(Some(write))));
         let of_thread = write.clone();
         let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(move || write_once(&run, step, &of_thread));
@@ -96,7 +96,7 @@ impl CheckpointWriter {
     }
 }
 
-/// Writes a checkpoint, once.
+/// Writes a checkpoint with the closure, which is taken out so that it runs only once.
 fn write_once(run: &Path, step: u64, write: &Mutex<Option<impl FnOnce(&Path) -> Result<PathBuf, Error>>>) -> TimedSave {
     let begun = Instant::now();
     let write = write.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -1,4 +1,4 @@
-//! The rewards' parts in groups, from completions.jsonl, for runs that did not log them as metrics.
+//! Computes the rewards' contributions to groups from completions.jsonl, for runs that did not log them as metrics.
 
 use super::groups::{RewardContributions, WeightedScores, reward_contributions};
 use super::settings::{DiagnosedReward, DiagnosisSettings, metric_of};
@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// The most that is read of completions.jsonl, and the most completions of a generation.
+/// Maximum number of bytes read from completions.jsonl, and maximum number of completions of a generation.
 const MOST_BYTES: u64 = 1 << 30;
 const MOST_COMPLETIONS: usize = 1 << 16;
 
-/// The parts in the generations that no row of metrics has yet. Reads completions.jsonl when the first row lacks them.
+/// Contributions in the generations that no row of metrics covers yet. Reads completions.jsonl when the first row lacks them.
 pub(super) struct ContributionBackfill<'a> {
     run: &'a Path,
     rewards: Vec<DiagnosedReward>,
@@ -20,19 +20,19 @@ pub(super) struct ContributionBackfill<'a> {
 }
 
 impl<'a> ContributionBackfill<'a> {
-    /// Creates the parts of a run with these settings.
+    /// Creates the backfill for a run with these settings.
     pub(super) fn new(run: &'a Path, settings: &DiagnosisSettings) -> Self {
         let rewards: Vec<DiagnosedReward> = settings.rewards.iter().filter(|reward| reward.weight != 0.0).cloned().collect();
         Self { run, rewards, parts: None }
     }
 
-    /// Adds what a row of an older version lacks: the parts in the generations since the row before.
+    /// Adds the contributions that a row of an older version lacks: those in the generations since the previous row.
     pub(super) fn complete(&mut self, row: &mut MetricsRow) {
         let has = |what| self.rewards.iter().any(|reward| row.value(&metric_of(&reward.name, what)).is_some());
         if self.rewards.len() < 2 || row.kind != RowKind::Train || !has("mean") || has("varies") {
             return;
         }
-        // A diagnosis without them is right all the same.
+        // The diagnosis is still valid without them.
         let all = self.parts.get_or_insert_with(|| read(self.run, &self.rewards).unwrap_or_default());
         let later = all.split_off(&row.step);
         let parts = std::mem::replace(all, later).into_values().reduce(RewardContributions::merge).unwrap_or_default();
@@ -45,7 +45,7 @@ impl<'a> ContributionBackfill<'a> {
     }
 }
 
-/// Returns the parts in each generation, by its step.
+/// Returns the contributions in each generation, by its step.
 fn read(run: &Path, rewards: &[DiagnosedReward]) -> io::Result<BTreeMap<u64, RewardContributions>> {
     let file = RunFiles(run).completions();
     ensure_own_file(run, &file)?;

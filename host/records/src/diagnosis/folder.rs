@@ -1,5 +1,5 @@
-//! Reads a run's folder for a diagnosis. The folder may be damaged, still growing, larger than memory or somebody else's. Lines
-//! and files are read up to a limit, unreadable parts are counted and named, and nothing blocks.
+//! Reads a run's folder for a diagnosis. The folder may be damaged, still growing, larger than memory or from somebody else. Lines and
+//! files are read up to a limit, unreadable parts are counted and named, and nothing blocks.
 
 use super::backfill::ContributionBackfill;
 use super::{DiagnosisMonitor, DiagnosisSettings, ReportedFinding};
@@ -9,25 +9,25 @@ use crate::run::{EffectiveConfig, EventLine, RowKind, RunFiles, each_metrics_row
 use std::io;
 use std::path::Path;
 
-/// Maximum number of events that matter to signs.
+/// Maximum number of events that signs use.
 const MOST_CHANGES: usize = 100_000;
-/// Maximum length of an error.
+/// Maximum length of an error, in bytes.
 const LONGEST_NOTE: usize = 400;
 
-/// The result for a run's folder.
+/// The diagnosis of a run's folder.
 #[derive(Clone, Debug, Default)]
 pub struct Diagnosis {
-    /// All findings; those that hold now come first.
+    /// All findings; current ones come first.
     pub findings: Vec<ReportedFinding>,
-    /// Number of rows of training in metrics.jsonl.
+    /// Number of training rows in metrics.jsonl.
     pub rows: u64,
-    /// The last step among them.
+    /// Step of the last training row.
     pub last_step: u64,
     /// Whether there were enough steps for any finding.
     pub enough: bool,
-    /// Whether some of metrics.jsonl, or all of it, could not be read.
+    /// Whether some or all of metrics.jsonl could not be read.
     pub lacks_metrics: bool,
-    /// What could not be read.
+    /// Parts that could not be read.
     pub notes: Vec<String>,
 }
 
@@ -46,15 +46,15 @@ pub fn read(run: &Path) -> Diagnosis {
     diagnosis
 }
 
-/// Returns the watch of a run that continues from its folder's metrics, with these settings.
+/// Returns a monitor with these settings that continues from the metrics in a run's folder.
 #[must_use]
 pub fn resume(run: &Path, settings: DiagnosisSettings) -> DiagnosisMonitor {
     Diagnosis::default().follow(run, |_| settings, false)
 }
 
 impl Diagnosis {
-    /// Adds the run's metrics to a watch with the settings for the usual learning rate. If `completes`, what an older version did not
-    /// log comes from the completions.
+    /// Adds the run's metrics to a monitor with the settings for the run's default learning rate. If `completes`, computes metrics that an
+    /// older version did not log from the completions.
     fn follow(
         &mut self,
         run: &Path,

@@ -1,49 +1,49 @@
-//! What each reward contributes to the groups that an algorithm compares: the completions of a prompt.
+//! Measures what each reward contributes to the groups that an algorithm compares: the completions of a prompt.
 //!
-//! A mean over all completions hides this. Where an algorithm normalises its groups, a reward with a small weight decides a whole group if it
-//! is the only one that differs there, and a reward with a large spread between prompts may never differ within one. Nothing here knows an
-//! algorithm: the advantages are those that it returned.
+//! A mean over all completions hides this. Where an algorithm normalises its groups, a reward with a small weight decides a whole group if
+//! no other reward differs in it, and a reward that varies widely between prompts may never differ within one. This module knows no
+//! algorithm: it uses the advantages that the algorithm returned.
 
 use super::ROUNDING;
 use std::collections::BTreeMap;
 
-/// The part of the advantages' variation in a group that the weighted sum of the rewards must explain for its terms to be shares.
+/// Share of the advantages' variation in a group that the weighted sum of the rewards must explain for shares to be computed.
 const FOLLOWS: f64 = 0.8;
 
-/// The scores that a reward gave the completions of a generation.
+/// The scores of a reward for the completions of a generation.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightedScores<'a> {
-    /// Its weight, not 0.
+    /// Weight of the reward, not 0.
     pub weight: f64,
-    /// A score for each completion, or none.
+    /// Score of each completion; `None` if the reward gave none.
     pub values: &'a [Option<f32>],
 }
 
-/// A reward's part in the groups of a generation.
+/// A reward's contribution to the groups of a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RewardContribution {
-    /// Number of groups of which it scored at least two completions, and of those, the number in which its scores differ.
+    /// Number of groups in which the reward scored at least two completions, and the number of those in which its scores differ.
     pub scored: f64,
     pub varying: f64,
-    /// Number of groups that teach something in which only its scores differ.
+    /// Number of informative groups in which only this reward's scores differ.
     pub alone: f64,
-    /// Its part of the sizes of the advantages.
+    /// Contribution to the absolute advantages.
     pub size: f64,
 }
 
-/// The parts of all rewards in the groups of a generation.
+/// The contributions of all rewards to the groups of a generation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RewardContributions {
-    /// Number of groups that teach something: their completions have different advantages.
+    /// Number of informative groups: those whose completions have different advantages.
     pub informative_groups: f64,
-    /// Sum of the absolute advantages in those, where the weighted sum of the rewards explains them.
+    /// Sum of the absolute advantages in those groups, where the weighted sum of the rewards explains them.
     pub size: f64,
-    /// A part for each reward.
+    /// Contribution of each reward.
     pub rewards: Vec<RewardContribution>,
 }
 
 impl RewardContributions {
-    /// Adds the parts of the same rewards in another generation.
+    /// Adds the contributions of the same rewards in another generation.
     #[must_use]
     pub fn merge(mut self, more: Self) -> Self {
         self.informative_groups += more.informative_groups;
@@ -58,8 +58,8 @@ impl RewardContributions {
     }
 }
 
-/// Computes the rewards' parts. `group_of` has the group of each completion, and `advantages` what the algorithm made of it. Without
-/// advantages, or if no group has two completions, the weighted sum of the scores takes their place; in the latter case, all completions are
+/// Computes the rewards' contributions. `group_of` has the group of each completion, and `advantages` the algorithm's advantages. Without
+/// advantages, or if no group has two completions, the weighted sum of the scores replaces them; in the latter case, all completions form
 /// one group.
 pub fn reward_contributions(
     rewards: &[WeightedScores<'_>],
@@ -83,7 +83,7 @@ pub fn reward_contributions(
 
 /// Adds a group.
 fn add(parts: &mut RewardContributions, rewards: &[WeightedScores<'_>], rows: &[usize], advantages: Option<&[f32]>) {
-    // A completion without a score from a reward has its mean, which adds nothing.
+    // For a completion without a score, the reward's mean is used, which adds nothing.
     let terms: Vec<Vec<f64>> = rewards.iter().map(|reward| deviations(reward, rows)).collect();
     let varies: Vec<bool> = terms.iter().map(|term| differ(term)).collect();
     for (i, reward) in rewards.iter().enumerate() {
@@ -113,7 +113,7 @@ fn add(parts: &mut RewardContributions, rewards: &[WeightedScores<'_>], rows: &[
     }
 }
 
-/// Returns the weighted scores of some completions without their mean.
+/// Returns the weighted scores of these completions minus their mean.
 fn deviations(reward: &WeightedScores<'_>, rows: &[usize]) -> Vec<f64> {
     let score = |&row: &usize| reward.values.get(row).copied().flatten().map(|v| reward.weight * f64::from(v));
     let scores: Vec<Option<f64>> = rows.iter().map(score).map(|v| v.filter(|v| v.is_finite())).collect();
@@ -132,7 +132,7 @@ fn differ(values: &[f64]) -> bool {
 mod tests {
     use super::*;
 
-    /// Scores of groups of four; of `answer` in the last group alone.
+    /// Scores of groups of four; those of `answer` differ only in the last group.
     const ANSWER: [f32; 12] = [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0];
     const STYLE: [f32; 12] = [-0.1, -0.2, -0.1, -0.1, -0.3, -0.2, -0.3, -0.3, -0.1, -0.1, -0.1, -0.1];
 
@@ -162,14 +162,14 @@ mod tests {
         assert_eq!((normalised.rewards[0].scored, normalised.rewards[0].varying, normalised.rewards[1].varying), (3.0, 1.0, 2.0));
         let share = |parts: &RewardContributions, i: usize| parts.rewards[i].size / parts.size;
         assert!((share(&normalised, 1) - 2.0 / 3.0).abs() < 1e-3, "{normalised:?}");
-        // Where groups keep their spread, the answer makes nearly all of it, and its weight says so.
+        // Where groups keep their spread, the answer contributes nearly all of it, in line with its weight.
         let plain = of(false);
         assert!(share(&plain, 0) > 0.95 && (share(&plain, 0) + share(&plain, 1) - 1.0).abs() < 1e-9, "{plain:?}");
     }
 
     #[test]
     fn a_reward_that_varies_along_is_given_its_part_alone() {
-        // Both differ in the group; the second is drowned by its weight.
+        // Both rewards differ in the group; the second has little effect because of its weight.
         let (one, other) = (some(&[0.0, 1.0, 0.0, 1.0]), some(&[5.0, -5.0, -5.0, 5.0]));
         let rewards = [WeightedScores { weight: 1.0, values: &one }, WeightedScores { weight: 1e-4, values: &other }];
         let sum = [0.0005, 0.9995, -0.0005, 1.0005];

@@ -1,4 +1,4 @@
-//! The part of a run's metrics that signs use: the first and the newest steps of each metric.
+//! The part of a run's metrics that signs use: each metric's first and newest steps.
 
 use super::DiagnosisSettings;
 use crate::run::{MetricsRow, RowKind};
@@ -28,18 +28,18 @@ const METRICS: [&str; 20] = [
     "mean_token_accuracy",
 ];
 
-/// Returns the names of the metrics that signs use, besides those of rewards.
+/// Returns the names of the metrics that signs use, other than those of rewards.
 pub fn metrics_read() -> impl Iterator<Item = &'static str> {
     METRICS.into_iter()
 }
 
-/// Steps that the newest values must cover, and the minimum number of logged rows among them.
+/// Number of steps that the newest values must cover, and minimum number of logged rows among them.
 pub(super) const STEPS: u64 = 15;
 const ROWS: usize = 4;
-/// Maximum number of newest rows that are kept.
+/// Maximum number of newest rows in memory.
 const MOST_ROWS: usize = 16;
 
-/// A value and the number of steps it averages, which end with `step`.
+/// A value and the number of steps that it averages, which end with `step`.
 #[derive(Clone, Copy, Debug)]
 struct HistoryPoint {
     value: f64,
@@ -47,7 +47,7 @@ struct HistoryPoint {
     steps: u64,
 }
 
-/// One metric.
+/// The history of one metric.
 #[derive(Clone, Debug, Default)]
 struct MetricHistory {
     first: Option<f64>,
@@ -58,7 +58,7 @@ struct MetricHistory {
     greatest: f64,
 }
 
-/// The level of a metric over some steps.
+/// The level of a metric over several steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MetricLevel {
     pub mean: f64,
@@ -89,7 +89,7 @@ pub(super) struct DiagnosisHistory {
 }
 
 impl DiagnosisHistory {
-    /// Adds a row. Returns whether it has a metric that signs use, as rows of training have.
+    /// Adds a row. Returns whether it has a metric that signs use, as training rows do.
     pub(super) fn add(&mut self, row: &MetricsRow, settings: &DiagnosisSettings) -> bool {
         if row.kind != RowKind::Train {
             return false;
@@ -108,7 +108,7 @@ impl DiagnosisHistory {
         true
     }
 
-    /// Returns a metric's very first value.
+    /// Returns a metric's first value.
     pub(super) fn first(&self, name: &str) -> Option<f64> {
         self.series.get(name)?.first
     }
@@ -168,7 +168,7 @@ impl MetricHistory {
         }
     }
 
-    /// The minimum number of newest points.
+    /// Returns the smallest sufficient number of newest points.
     fn window(&self) -> Option<Vec<HistoryPoint>> {
         let (mut rows, mut steps) = (0, 0);
         for point in self.newest.iter().rev() {

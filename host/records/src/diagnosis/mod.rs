@@ -1,8 +1,8 @@
-//! Finds out why a run does not learn: signs in its metrics, with evidence and remedies.
+//! Diagnoses why a run does not learn: finds signs in its metrics, with evidence and remedies.
 //!
 //! [`signs`] are pure functions over the history of the metrics. A [`DiagnosisMonitor`] gets the rows of metrics.jsonl one by one and
-//! reports which findings begin to hold. A live run, `rlhost diagnose` and the report all use it, the latter two through
-//! [`read`], so they agree. A finding must hold over a window of steps, and in several consecutive rows, before it is reported.
+//! reports new findings. A live run, `rlhost diagnose` and the report all use it, the latter two through [`read`], so they agree. A finding
+//! must hold over a window of steps, and in several consecutive rows, before it is reported.
 
 mod backfill;
 mod folder;
@@ -30,28 +30,28 @@ const ROUNDING: f64 = 1e-6;
 /// Number of consecutive rows in which a sign must be seen before it counts as a finding.
 const ROWS_IN_A_ROW: usize = 3;
 
-/// What a sign reports.
+/// The result of a sign.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// A stable name.
+    /// Stable name of the finding.
     pub name: &'static str,
-    /// What is wrong, in one sentence.
+    /// Description of the problem, in one sentence.
     pub sentence: String,
-    /// The evidence.
+    /// Evidence for the finding.
     pub figures: Vec<FindingFigure>,
-    /// The remedies.
+    /// Suggested remedies.
     pub advice: Vec<String>,
 }
 
 /// A finding, and the steps at which it held.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReportedFinding {
-    /// The finding as last seen.
+    /// Finding as last seen.
     #[serde(flatten)]
     pub finding: Finding,
-    /// The step at which it began to hold.
+    /// Step at which the finding began to hold.
     pub since: u64,
-    /// The step at which it stopped holding, if it did.
+    /// Step at which the finding stopped holding, if it did.
     pub until: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ struct SignState {
     reported: Option<ReportedFinding>,
 }
 
-/// Watches a run's metrics as they are logged.
+/// Monitors a run's metrics as they are logged.
 #[derive(Clone, Debug)]
 pub struct DiagnosisMonitor {
     settings: DiagnosisSettings,
@@ -73,19 +73,19 @@ pub struct DiagnosisMonitor {
 }
 
 impl DiagnosisMonitor {
-    /// Creates the watch of a run with these settings.
+    /// Creates the monitor of a run with these settings.
     #[must_use]
     pub fn new(settings: DiagnosisSettings) -> Self {
         Self { settings, history: DiagnosisHistory::default(), seen: vec![SignState::default(); SIGNS.len()], rows: 0 }
     }
 
-    /// Continues with other settings, and drops the metrics under the old ones, which are not comparable.
+    /// Continues with other settings. Drops the metrics recorded under the old settings, which are not comparable.
     pub fn restart_with(&mut self, settings: DiagnosisSettings) {
         self.settings = settings;
         self.history = DiagnosisHistory::default();
     }
 
-    /// Adds a row of metrics.jsonl. Returns findings that begin to hold with it, each only once.
+    /// Adds a row of metrics.jsonl. Returns the findings that begin to hold with it; each is returned only once.
     pub fn observe(&mut self, row: &MetricsRow) -> Vec<ReportedFinding> {
         let step = row.step;
         if !self.history.add(row, &self.settings) {
@@ -115,7 +115,7 @@ impl DiagnosisMonitor {
         begun
     }
 
-    /// Returns all findings; those that hold now come first.
+    /// Returns all findings; current ones come first.
     #[must_use]
     pub fn findings(&self) -> Vec<ReportedFinding> {
         let mut all: Vec<ReportedFinding> = self.seen.iter().filter_map(|seen| seen.reported.clone()).collect();

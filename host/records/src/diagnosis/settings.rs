@@ -3,7 +3,7 @@
 use crate::config::PluginEntry;
 use toml::{Table, Value};
 
-/// Maximum number of a run's rewards that are watched.
+/// Maximum number of a run's rewards that are monitored.
 const MOST_REWARDS: usize = 64;
 
 /// Metrics of each reward that signs use: over all completions, and in the groups that the algorithm compares.
@@ -14,9 +14,9 @@ const OF_REWARDS: [&str; 5] = ["mean", "std", "varies", "alone", "share"];
 pub(super) struct DiagnosedReward {
     pub name: String,
     pub weight: f64,
-    /// The dataset's column that it compares completions with.
+    /// Column of the dataset that the reward compares completions with.
     pub column: Option<String>,
-    /// Whether it comes from an environment, which need not give any.
+    /// Whether the reward comes from an environment, which need not give any.
     pub of_environment: bool,
 }
 
@@ -29,19 +29,19 @@ pub(super) fn metric_of(reward: &str, what: &str) -> String {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DiagnosisSettings {
     pub(super) learning_rate: Option<f64>,
-    /// The run's default learning rate.
+    /// Default learning rate of the run.
     pub(super) usual_learning_rate: Option<f64>,
     pub(super) max_completion_length: Option<u64>,
     pub(super) beta: Option<f64>,
     pub(super) rewards: Vec<DiagnosedReward>,
-    /// Whether steps are as long as the gradient, so that no rate is usual.
+    /// Whether a step's size is proportional to the gradient, so that no learning rate is typical.
     pub(super) steps_by_gradient: bool,
     /// Whether each reward is normalised before the rewards are added.
     pub(super) normalised: bool,
 }
 
 impl DiagnosisSettings {
-    /// Reads them from the text of config.toml; skips what it can't parse.
+    /// Parses the settings from the text of config.toml; skips anything it can't parse.
     #[must_use]
     pub fn from_config(config: &str, usual_learning_rate: Option<f64>) -> Self {
         let table: Table = config.parse().unwrap_or_default();
@@ -78,13 +78,13 @@ impl DiagnosisSettings {
         }
     }
 
-    /// Returns whether this is a metric of a reward's scores that signs use, of a reward of the run.
+    /// Returns whether a metric is of the scores of one of the run's rewards, and used by signs.
     pub(super) fn has_reward_metric(&self, name: &str) -> bool {
         let of = name.strip_prefix("rewards/").and_then(|rest| rest.rsplit_once('/'));
         of.is_some_and(|(name, what)| OF_REWARDS.contains(&what) && self.rewards.iter().any(|r| r.name == name))
     }
 
-    /// Returns the learning rate divided by the usual one.
+    /// Returns the learning rate divided by the default one.
     pub(super) fn rate_ratio(&self) -> Option<f64> {
         Some(self.learning_rate? / self.usual_learning_rate?)
     }

@@ -1,5 +1,5 @@
-//! The signs: pure functions over a run's history. Each needs effects that are large compared with the noise of the metric, since
-//! a sign that appears in healthy runs is worse than none.
+//! The signs: pure functions over a run's history. Each requires an effect that is large compared with the metric's noise, since a sign
+//! that appears in healthy runs is worse than none.
 
 use super::history::{DiagnosisHistory, MetricLevel};
 use super::settings::{DiagnosedReward, DiagnosisSettings, metric_of};
@@ -32,25 +32,25 @@ const LENGTH: &str = "completions/mean_length";
 const CUT_OFF: &str = "completions/clipped_ratio";
 const EQUAL: &str = "frac_reward_zero_std";
 
-/// A learning rate may be too high from the first times the usual one, and too low up to the second times the usual one.
+/// Multiples of the default learning rate: a rate above the first may be too high, and one below the second too low.
 const HIGH_RATE: f64 = 3.0;
 const LOW_RATE: f64 = 1.0 / 30.0;
-/// Steps after which something should have moved at a rate of which no more is known.
+/// Number of steps after which something should have changed, if the default rate is unknown.
 const MANY_STEPS: u64 = 40;
-/// Norm of a change of all weights that no model shows.
+/// Norm of a change of all weights that is too small to show in any model.
 const SHORT_WAY: f64 = 0.02;
-/// Log-probability of preferred answers, as a multiple of the first, at which the policy is broken.
+/// Multiple of the initial log-probability of preferred answers at which the policy counts as broken.
 const BROKEN: f64 = 4.0;
-/// Share of completions cut off, of groups with equal rewards, and of ratios outside of the clipping range.
+/// High shares of cut-off completions, of groups with equal rewards, and of ratios outside the clipping range.
 const MANY_CUT_OFF: f64 = 0.5;
 const MANY_EQUAL: f64 = 0.8;
 const MANY_CLIPPED: f64 = 0.4;
-/// Share of the advantages of a reward that alone decides them, and of one that decides most of them although its weight is small.
+/// Share of the advantages above which a reward alone decides them, and above which a reward with a small weight decides most of them.
 const DOMINANT: f64 = 0.98;
 const MOST: f64 = 0.8;
-/// Part of the groups in which a reward that has no effect differs nevertheless.
+/// Share of the groups in which an ineffective reward must differ to be reported.
 const OFTEN: f64 = 0.15;
-/// Divergence per token that is high while it grows, and that is high in any case.
+/// Divergence per token that is high if it keeps growing, and one that is high in any case.
 const FAR: f64 = 1.0;
 const VERY_FAR: f64 = 3.0;
 /// Low entropy per token, absolute and as a fraction of the first.
@@ -59,7 +59,7 @@ const PART_OF_ENTROPY: f64 = 0.2;
 /// Maximum length of a text, in bytes.
 const LONGEST: usize = 400;
 
-/// Creates a finding. Names come from the configuration, so possibly from somebody else's folder.
+/// Creates a finding. Names come from the configuration, which may be from somebody else's folder.
 fn finding(name: &'static str, sentence: String, figures: Vec<FindingFigure>, advice: &[&str]) -> Option<Finding> {
     let shown = |text: &str| printable(text, LONGEST);
     let figures = figures.iter().map(|figure| FindingFigure { name: shown(&figure.name), value: shown(&figure.value) }).collect();
@@ -86,7 +86,7 @@ fn share_of(reward: &DiagnosedReward) -> String {
     metric_of(&reward.name, "share")
 }
 
-/// Returns the rewards with a weight.
+/// Returns the rewards with a non-zero weight.
 fn counted(settings: &DiagnosisSettings) -> impl Iterator<Item = &DiagnosedReward> {
     settings.rewards.iter().filter(|reward| reward.weight != 0.0)
 }
@@ -101,7 +101,7 @@ fn first_spread(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Opt
     (spread > 0.0).then_some(spread)
 }
 
-/// Returns name, first value and newest level of the reward.
+/// Returns the reward metric's name, first value and newest level.
 fn reward(history: &DiagnosisHistory) -> Option<(&'static str, f64, MetricLevel)> {
     let (name, newest) = history.newest_of(&REWARD)?;
     Some((name, history.first(name)?, newest))
@@ -124,9 +124,9 @@ fn usual_rate(settings: &DiagnosisSettings, otherwise: &str) -> String {
     settings.usual_learning_rate.map_or_else(|| otherwise.to_owned(), |usual| format!("--learning-rate {}", number(usual)))
 }
 
-/// The reward fell, or the loss rose, by more than the noise between completions or batches, at a rate above the usual one.
+/// The reward fell, or the loss rose, by more than the noise between completions or batches, at a rate above the default.
 fn rate_too_high(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<Finding> {
-    // Where the usual rate is not known, the effect must be larger.
+    // Where the default rate is unknown, the effect must be larger.
     let factor = match settings.rate_ratio() {
         Some(ratio) if ratio < HIGH_RATE => return None,
         Some(_) => 1.0,
@@ -156,16 +156,16 @@ fn rate_too_high(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Op
     finding("rate_too_high", sentence, figures, &[&advice, "more --warmup-steps", "a lower --max-grad-norm"])
 }
 
-/// The preferred answers became many times less likely. A loss that only compares answers may then rest at a constant.
+/// The preferred answers became many times less likely. A loss that only compares answers may be constant in that case.
 fn broken(history: &DiagnosisHistory) -> Option<FindingFigure> {
     let (first, newest) = (history.first("logps/chosen")?, history.newest("logps/chosen")?);
     (newest.mean + 3.0 * newest.error < BROKEN * first).then(|| change("logps/chosen", first, newest.mean))
 }
 
-/// Nothing has changed, at a rate far below the usual one or, where none is usual, after steps that lead nowhere.
+/// Nothing has changed, at a rate far below the default or, where no rate is typical, after steps too small to change anything.
 fn rate_too_low(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<Finding> {
     if settings.steps_by_gradient {
-        // The way that the weights can have come, if each step went the same way.
+        // The distance that the weights can have moved, if all steps had the same direction.
         let way = settings.learning_rate? * history.newest("grad_norm")?.mean * history.last_step() as f64;
         (way < SHORT_WAY && history.last_step() >= MANY_STEPS).then_some(())?;
     } else {
@@ -216,7 +216,7 @@ fn completions_cut_off(history: &DiagnosisHistory, settings: &DiagnosisSettings)
     finding("completions_cut_off", sentence, figures, &advice)
 }
 
-/// Returns whether a reward has given every completion the same score from the beginning.
+/// Returns the score of a reward that has given every completion the same one from the beginning.
 fn is_constant(history: &DiagnosisHistory, reward: &DiagnosedReward) -> Option<f64> {
     let level = history.newest(&mean_of(&reward.name))?;
     let (_, widest) = history.extremes(&std_of(&reward.name))?;
@@ -225,7 +225,7 @@ fn is_constant(history: &DiagnosisHistory, reward: &DiagnosedReward) -> Option<f
     (widest <= rounding && greatest - least <= rounding).then_some(level.mean)
 }
 
-/// A reward that compares completions with a column has only ever given 0.
+/// Returns whether a reward that compares completions with a column has only ever given 0.
 fn is_never_found(history: &DiagnosisHistory, reward: &DiagnosedReward) -> bool {
     reward.column.is_some() && is_constant(history, reward) == Some(0.0)
 }
@@ -246,7 +246,7 @@ fn answers_never_found(history: &DiagnosisHistory, settings: &DiagnosisSettings)
 }
 
 fn reward_constant(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<Finding> {
-    // An environment need not give rewards if others do.
+    // An environment need not give rewards if other rewards exist.
     let alone = counted(settings).all(|reward| reward.of_environment);
     let given: Vec<&DiagnosedReward> = counted(settings).filter(|reward| alone || !reward.of_environment).collect();
     let constant = given.iter().filter(|reward| !is_never_found(history, reward));
@@ -271,7 +271,7 @@ fn reward_constant(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> 
     finding("reward_constant", sentence, figures, &advice)
 }
 
-/// Returns whether a reward differs between prompts, but never between the completions of one.
+/// Returns whether a reward differs between prompts, but never between the completions of one prompt.
 fn is_constant_in_groups(history: &DiagnosisHistory, reward: &DiagnosedReward) -> bool {
     history.newest(&varies_of(reward)).is_some()
         && history.extremes(&varies_of(reward)).is_some_and(|(_, most)| most == 0.0)
@@ -280,7 +280,7 @@ fn is_constant_in_groups(history: &DiagnosisHistory, reward: &DiagnosedReward) -
 
 fn groups_without_spread(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<Finding> {
     let equal = history.newest(EQUAL).filter(|equal| equal.mean >= MANY_EQUAL)?;
-    // Where no reward ever varies, that says it all.
+    // If no reward ever varies, another sign reports that.
     let mut given = counted(settings).peekable();
     if given.peek().is_some() && given.all(|reward| is_constant(history, reward).is_some()) {
         return None;
@@ -298,9 +298,9 @@ fn groups_without_spread(history: &DiagnosisHistory, settings: &DiagnosisSetting
     finding("groups_without_spread", sentence, figures, &advice)
 }
 
-/// One reward makes up nearly all of the advantages, although another differs within groups too or has a larger weight.
+/// One reward contributes nearly all of the advantages, although another also differs within groups or has a larger weight.
 fn reward_dominates(history: &DiagnosisHistory, settings: &DiagnosisSettings) -> Option<Finding> {
-    // Where each reward is normalised first, its weighted scores say nothing of its effect.
+    // Where each reward is normalised first, its weighted scores don't show its effect.
     if settings.normalised {
         return None;
     }
@@ -341,7 +341,7 @@ fn reward_dominates(history: &DiagnosisHistory, settings: &DiagnosisSettings) ->
     finding("reward_dominates", sentence, in_groups(history, [largest, heaviest]), &advice)
 }
 
-/// Reports a reward that has no effect beside another.
+/// Reports a reward that has no effect next to another.
 fn drowns(history: &DiagnosisHistory, largest: &DiagnosedReward, drowned: &DiagnosedReward) -> Option<Finding> {
     let sentence = format!(
         "{} alone decides the advantages, and {} has no effect, although it differs in {} of the groups.",
@@ -368,19 +368,20 @@ fn in_groups(history: &DiagnosisHistory, rewards: [&DiagnosedReward; 2]) -> Vec<
     rewards.into_iter().flat_map(of).collect()
 }
 
-/// Returns the part of the groups in which a reward differs.
+/// Returns the share of groups in which a reward differs.
 fn varies(history: &DiagnosisHistory, reward: &DiagnosedReward) -> f64 {
     history.newest(&varies_of(reward)).map_or(0.0, |level| level.mean)
 }
 
-/// Returns whether a reward is not nearly always fulfilled.
+/// Returns whether a reward is not nearly always given.
 fn is_undecided(history: &DiagnosisHistory, reward: &DiagnosedReward) -> bool {
     let (mean, std) = mean_and_std(history, reward);
     std > ROUNDING && std > 0.1 * (mean.abs() + std)
 }
 
-/// Returns whether a reward is left to learn: some completions lack what others get, or pay what others don't. Of one that all but a
-/// fifth get, or of a penalty that less than a fifth pay, little is. The bounds are those of a score that is given or not.
+/// Returns whether a reward still has something to teach: some completions lack a score that others get, or a penalty that others pay. A
+/// reward that all but a fifth get, or a penalty that less than a fifth pay, has little left. The bounds are those of a score that is
+/// either given or not.
 fn is_left_to_learn(history: &DiagnosisHistory, reward: &DiagnosedReward) -> bool {
     let (mean, std) = mean_and_std(history, reward);
     let spread = std / mean.abs();

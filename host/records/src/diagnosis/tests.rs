@@ -38,7 +38,7 @@ fn see(watch: &mut DiagnosisMonitor, step: u64, mut row: Value) -> Vec<ReportedF
     watch.observe(&MetricsRow::from_line(row.as_object().unwrap()).unwrap())
 }
 
-/// Watches sixty rows, one every `every` steps, of a run with this configuration.
+/// Monitors sixty rows, one every `every` steps, of a run with this configuration.
 fn watch(config: &str, usual: f64, every: u64, row: impl Fn(u64) -> Value) -> (DiagnosisMonitor, Vec<ReportedFinding>) {
     let mut watch = DiagnosisMonitor::new(DiagnosisSettings::from_config(config, Some(usual)));
     let mut begun = Vec::new();
@@ -116,7 +116,7 @@ fn each_fault_shows_its_sign() {
     assert_eq!(found(CONFIG, 1e-5, capped), [""; 0], "tokens with a capped ratio are learned");
     let sft = |step: u64| json!({ "loss": if step < 3 { 2.0 } else { 6.0 }, "entropy": 0.01, "learning_rate": 1e-5 });
     assert_eq!(names(&watch(CONFIG, 1e-6, 1, sft).1), ["rate_too_high"]);
-    // KTO's loss is 0.5 wherever its baseline follows the rewards.
+    // KTO's loss is 0.5 while its baseline follows the rewards.
     let broken = |step: u64| json!({ "loss": 0.5, "logps/chosen": if step < 3 { -23.0 } else { -998.0 } });
     assert_eq!(names(&watch(CONFIG, 1e-6, 1, broken).1), ["rate_too_high"]);
     assert_eq!(names(&watch(CONFIG, 1e-5, 1, broken).1), [""; 0], "not at the usual rate");
@@ -151,7 +151,7 @@ fn a_reward_that_dominates_is_judged_by_the_groups() {
     };
     let minor = CONFIG.replace("weight = 2.0", "weight = 0.5");
     assert_eq!(found(&minor, 1e-5, seldom), [""; 0], "a reward that seldom differs is not drowned where it does");
-    // As recorded with groups that are normalised: the spread of the answer's scores is the largest, and the other decides the groups.
+    // As recorded with normalised groups: the answer's scores have the largest spread, and the other reward decides the groups.
     let alone = |_: u64, row: &mut Value| {
         share(row, 0.9);
         (row["rewards/long/alone"], row["rewards/right/varies"]) = (json!(0.9), json!(0.1));
@@ -207,7 +207,7 @@ fn rewards_are_known_by_the_names_of_their_metrics() {
     );
     assert_eq!(constant("rm", "[[plugin]]\npath = \"runs/rm/checkpoint-10\"\nmodel = true\n"), ["reward_constant"]);
     assert_eq!(constant("calculator", "[[environment]]\npath = \"calculator.wasm\"\n"), ["reward_constant"]);
-    // One that leaves the reward to a plugin.
+    // An environment that leaves the reward to a plugin.
     assert_eq!(constant("calculator", &format!("{CONFIG}[[environment]]\npath = \"calculator.wasm\"\n")), [""; 0]);
 }
 
@@ -304,7 +304,7 @@ fn a_folder_that_is_damaged_empty_huge_or_hostile_is_read_up_to_a_size() {
     let mut metrics = String::from("nonsense\n\0\n{\"step\": -1}\n{\"step\": \"1\"}\n");
     metrics.push_str(&"[".repeat(100_000));
     metrics.push('\n');
-    // A line larger than any is allowed to be, and one whose values are no figures.
+    // A line longer than allowed, and one whose values are not numbers.
     metrics.push_str(&format!("{{\"step\": 1, \"reward\": 1, \"x\": \"{}\"}}\n", "y".repeat(3 << 20)));
     metrics.push_str("{\"step\": 2, \"reward\": null, \"entropy\": \"\\u001b[2J\", \"kl\": 1e308}\n");
     for step in 3..60u64 {

@@ -1,4 +1,4 @@
-//! Figures of findings.
+//! Formats the figures of findings.
 
 pub(super) use crate::config::words::number;
 use crate::run::FindingFigure;

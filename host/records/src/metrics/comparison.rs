@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Two scorings compared. Metrics are over the rows scored by both.
+/// A comparison of two scorings. Its metrics cover the rows scored by both.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ScoreComparison {
-    /// Rows scored by both.
+    /// Number of rows scored by both.
     pub rows: usize,
-    /// Rows scored by only one.
+    /// Number of rows scored by only one.
     pub one_sided: usize,
     /// Mean of the old scores.
     pub old_mean: f64,
@@ -64,7 +64,7 @@ fn mean_ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// Returns Pearson's correlation, `None` if a side does not vary.
+/// Returns Pearson's correlation, or `None` if a side does not vary.
 fn correlation(a: &[f64], b: &[f64]) -> Option<f64> {
     let n = a.len() as f64;
     let (ma, mb) = (a.iter().sum::<f64>() / n, b.iter().sum::<f64>() / n);

@@ -1,17 +1,17 @@
-//! Which `Host` a request to an endpoint may name.
+//! Checks which `Host` a request to an endpoint may name.
 
 use super::host_name;
 use hyper::http::uri::Authority;
 use std::net::IpAddr;
 
-/// The hosts under which an endpoint answers. A web page can point its own name at this address and read the responses (DNS
-/// rebinding), but it can't change the `Host` that the browser sends.
+/// The host names that an endpoint answers to. A web page can point its own name at this address and read the responses (DNS rebinding),
+/// but it can't change the `Host` that the browser sends.
 #[derive(Debug)]
 pub struct AllowedHosts {
-    /// The address as configured.
+    /// Address as configured.
     name: String,
     bound: IpAddr,
-    /// This machine's name, possibly with a domain.
+    /// Host name of this machine, possibly with a domain.
     machine: String,
 }
 
@@ -21,26 +21,26 @@ fn first_label(name: &str) -> &str {
 }
 
 impl AllowedHosts {
-    /// Creates the hosts of an endpoint that is configured as `name` and listens on this address.
+    /// Creates the host names of an endpoint that is configured as `name` and listens on this address.
     pub fn new(name: String, bound: IpAddr) -> Self {
         Self { name, bound, machine: host_name() }
     }
 
-    /// Returns whether a name is this machine's, with or without a domain. `localhost` never counts: anyone may have it as a
-    /// label in their own domain.
+    /// Returns whether a name is this machine's, with or without a domain. `localhost` never counts: anyone can have it as a label in their
+    /// own domain.
     fn is_machine(&self, name: &str) -> bool {
         let (asked, own) = (first_label(name), first_label(&self.machine));
         name.eq_ignore_ascii_case(&self.machine)
             || (!own.is_empty() && !own.eq_ignore_ascii_case("localhost") && asked.eq_ignore_ascii_case(own))
     }
 
-    /// Returns whether a request with this `Host` is meant for the endpoint.
+    /// Returns whether a request with this `Host` is addressed to the endpoint.
     pub fn allows(&self, host: &str) -> bool {
         let Ok(authority) = host.parse::<Authority>() else { return false };
         // A name may end with the root's dot.
         let name = authority.host().trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
         let same = |other: &str| name.eq_ignore_ascii_case(other);
-        // When bound to all addresses, it answers to all of this machine's addresses and its name, with or without a domain.
+        // When bound to all addresses, the endpoint answers to all of this machine's addresses and its name, with or without a domain.
         let open = self.bound.is_unspecified();
         let allowed = match name.parse::<IpAddr>() {
             Ok(address) => open || address == self.bound,

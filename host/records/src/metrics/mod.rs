@@ -1,4 +1,4 @@
-//! A run's metrics: exact averages over micro-batches and the logging window, and their outputs. Only this module averages.
+//! The metrics of a run: exact averages over micro-batches and the logging window, and their outputs. Only this module averages.
 
 mod comparison;
 mod hosts;

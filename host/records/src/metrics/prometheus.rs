@@ -1,9 +1,8 @@
 //! Serves the newest metrics over HTTP in Prometheus' text format.
 //!
-//! Metrics get their names during the run, from plugins too, so a registry of metrics declared beforehand (prometheus-client)
-//! would have to be bypassed for all of them, and the format is only a few lines. The server is hyper: tiny_http, which is
-//! smaller, had its last release in 2022, and its request thread waits without limit for a client that does not send what it
-//! announced.
+//! Metrics get their names during the run, some from plugins, so a registry of metrics declared beforehand (prometheus-client) would have
+//! to be bypassed for all of them, and the format is only a few lines. The server is hyper: tiny_http, which is smaller, had its last
+//! release in 2022, and its request thread waits without limit for a client that does not send what it announced.
 
 use super::hosts::AllowedHosts;
 use hyper::body::Incoming;
@@ -26,9 +25,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// Maximum number of open connections. A run needs its file descriptors for itself.
+/// Maximum number of open connections. A run needs its file descriptors itself.
 const MAX_CONNECTIONS: usize = 16;
-/// Time from a connection to the end of the response.
+/// Maximum time from the connection to the end of the response.
 const MAX_DURATION: Duration = Duration::from_secs(10);
 /// Maximum size of a request line with headers, in bytes; hyper's minimum. The body is not read.
 const MAX_REQUEST: usize = 8 << 10;
@@ -48,7 +47,7 @@ struct ExposedMetrics {
     figures: BTreeMap<String, f64>,
 }
 
-/// Returns a metric's name in Prometheus. Two metrics may get the same one.
+/// Returns a metric's name in Prometheus. Two metrics may map to the same name.
 fn metric(figure: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':');
     let mut name = format!("rlhost_{}", figure.replace(|c| !allowed(c), "_"));
@@ -150,11 +149,11 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Serves a run's `/metrics` on an address (an IP or host name); port 0 picks a free port. It answers requests for that
-    /// address or name or localhost. On all addresses (`0.0.0.0`) it also answers to any IP address and to this machine's name.
+    /// Serves a run's `/metrics` on an address (an IP or host name); port 0 picks a free port. Answers requests for that address or name or
+    /// localhost. On all addresses (`0.0.0.0`) it also answers to any IP address and to this machine's name.
     ///
     /// # Errors
-    /// If it can't listen there; names address and port.
+    /// If it can't listen on the address; names address and port.
     pub fn serve(address: &str, port: u16, run: &str, max_steps: u64) -> io::Result<Self> {
         let unfit = |e: io::Error| {
             let reason = match e.kind() {
@@ -185,7 +184,7 @@ impl Prometheus {
         Ok(Self { address, exposed, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Returns the address it listens on.
+    /// Returns the address that the endpoint listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -196,8 +195,8 @@ impl Prometheus {
         (exposed.global_step, exposed.plugin_swaps) = (global_step, plugin_swaps);
     }
 
-    /// Replaces the shown metrics; a value that is no longer finite becomes NaN. Metrics of an evaluation (`eval_...`) stay until
-    /// the next evaluation, which leaves the others alone.
+    /// Replaces the exposed metrics; a value that is no longer finite becomes NaN. Metrics of an evaluation (`eval_...`) stay until the
+    /// next evaluation, which leaves the others unchanged.
     pub fn set_metrics(&self, figures: &Map<String, Value>) {
         let of_evaluation = |name: &str| name.starts_with("eval_");
         let of_training = |name: &str| !of_evaluation(name) && !matches!(name, "step" | "epoch" | "time" | "versions");
@@ -306,7 +305,7 @@ rlhost_rewards_x_mean{run="run",figure="rewards/x/mean"} -3.0
         let endpoint = Prometheus::serve("127.0.0.1", 0, "run", 1).unwrap();
         let raw = |request: &str| {
             let mut stream = TcpStream::connect(endpoint.address()).unwrap();
-            // A request that is too long is answered before all of it is sent.
+            // A request that is too long is answered before it has been sent completely.
             let _ = stream.write_all(request.as_bytes());
             let mut answer = Vec::new();
             let _ = stream.read_to_end(&mut answer);
@@ -359,7 +358,7 @@ rlhost_rewards_x_mean{run="run",figure="rewards/x/mean"} -3.0
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         let expected = format!("can't serve metrics on port {port} of 127.0.0.1: the port is in use; choose another");
         assert_eq!(error.to_string(), expected);
-        // It does not wait for a client that sends nothing, or one that stops in the middle.
+        // Dropping does not wait for a client that sends nothing, or for one that stops in the middle.
         let mut silent = TcpStream::connect(endpoint.address()).unwrap();
         let mut slow = TcpStream::connect(endpoint.address()).unwrap();
         slow.write_all(b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\nx").unwrap();

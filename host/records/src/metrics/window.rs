@@ -4,14 +4,14 @@ use crate::config::{is_shown, printable};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Most metrics of a window, which may have those of many plugins, and the longest name of one in bytes.
+/// Maximum number of metrics of a window, which may include those of many plugins, and maximum length of a name, in bytes.
 const MOST_NAMES: usize = 1 << 14;
 const LONGEST_NAME: usize = 512;
 
-/// What a line of the log has besides metrics.
+/// Keys of a log line that are not metrics.
 const OF_LINES: [&str; 3] = ["step", "epoch", "time"];
 
-/// How several values of a metric are reduced to one.
+/// A rule that reduces several values of a metric to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum MetricReduction {
     /// Weighted mean.
@@ -22,20 +22,20 @@ pub enum MetricReduction {
     Min,
     /// Maximum.
     Max,
-    /// The newest value.
+    /// Newest value.
     Last,
 }
 
-/// A metric with its weight (samples, tokens).
+/// A metric with its weight, such as a number of samples or tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
-    /// Name, as upstream prints it.
+    /// Name, as TRL prints it.
     pub name: String,
     /// Value.
     pub value: f64,
     /// Weight of the value in a mean.
     pub weight: f64,
-    /// How values of this name are reduced.
+    /// Reduction of values with this name.
     pub reduction: MetricReduction,
 }
 
@@ -60,8 +60,8 @@ struct MetricAccumulator {
     reduction: MetricReduction,
 }
 
-/// JSON has no number for infinity and NaN, and a checkpoint with `null` in their place couldn't be read: they are written as texts.
-/// Reads `null` as NaN, for checkpoints that have it.
+/// Serialises infinity and NaN as texts, since JSON has no numbers for them, and a checkpoint with `null` instead couldn't be read. Reads
+/// `null` as NaN, for older checkpoints that have it.
 mod any_number {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
@@ -74,7 +74,7 @@ mod any_number {
     }
 
     pub(super) fn serialize<S: Serializer>(number: &f64, to: S) -> Result<S::Ok, S::Error> {
-        // Between processes, whose format has every number.
+        // The format between processes has every number.
         if !to.is_human_readable() {
             return number.serialize(to);
         }
@@ -94,12 +94,12 @@ mod any_number {
     }
 }
 
-/// Returns whether a metric of this name measures the machine rather than learning, so that it differs between identical runs.
+/// Returns whether a metric of this name measures the machine rather than learning, and thus differs between identical runs.
 pub fn is_of_machine(name: &str) -> bool {
     name == "step_time" || name.starts_with("time/") || name.starts_with("perf/")
 }
 
-/// Metrics of one or more steps.
+/// The metrics of one or more steps.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct MetricsWindow {
     sums: BTreeMap<String, MetricAccumulator>,
@@ -150,8 +150,8 @@ impl MetricsWindow {
         }
     }
 
-    /// Returns what is wrong with a window that comes from a file, if anything: too many metrics, or one with a name that a log can't have
-    /// or that its lines have already.
+    /// Returns what is wrong with a window read from a file, if anything: too many metrics, or a name that is invalid in a log or reserved
+    /// for its other keys.
     pub fn fault(&self) -> Option<String> {
         if self.sums.len() > MOST_NAMES {
             return Some(format!("has {} metrics; the limit is {MOST_NAMES}", self.sums.len()));
@@ -160,17 +160,17 @@ impl MetricsWindow {
         self.sums.keys().find(wrong).map(|name| format!("has a metric \"{}\", which no run has", printable(name, LONGEST_NAME)))
     }
 
-    /// Returns whether it has metrics of steps, rather than only of the machine.
+    /// Returns whether the window has metrics of steps, rather than only of the machine.
     pub fn has_steps(&self) -> bool {
         self.names().any(|name| !is_of_machine(name))
     }
 
-    /// Returns the names of its metrics.
+    /// Returns the names of the metrics.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.sums.keys().map(String::as_str)
     }
 
-    /// Returns the reduced metrics by name and empties the window. Omits means without weight.
+    /// Returns the reduced metrics by name and empties the window. Omits means whose weight is 0.
     pub fn take(&mut self) -> BTreeMap<String, f64> {
         std::mem::take(&mut self.sums)
             .into_iter()
@@ -226,7 +226,7 @@ mod tests {
         let text = serde_json::to_string(&window).unwrap();
         let read: MetricsWindow = serde_json::from_str(&text).unwrap();
         assert_eq!(format!("{read:?}"), format!("{window:?}"), "{text}");
-        // As earlier versions wrote them.
+        // As written by earlier versions.
         let text = r#"{"sums": {"a": {"total": null, "weight": 1.0, "reduction": "Mean"}}}"#;
         assert!(serde_json::from_str::<MetricsWindow>(text).unwrap().take()["a"].is_nan());
     }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// One line; keys stay in the order they are added.
+/// A log line; keys stay in the order in which they are added.
 pub type LogLine = Map<String, Value>;
 
 /// A file to which complete lines are appended.
@@ -25,13 +25,13 @@ impl JsonLinesWriter {
         Ok(Self { path, file, bytes })
     }
 
-    /// Returns the path.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes one line with a single call, so that a reader never sees half of one. A line that does not fit on the disk is
-    /// removed completely.
+    /// Writes one line with a single call, so that a reader never sees half of it. A line that does not fit on the disk is removed
+    /// completely.
     pub fn write(&mut self, line: LogLine) -> io::Result<()> {
         let mut text = Value::Object(line).to_string();
         text.push('\n');

@@ -1,20 +1,20 @@
-//! Names and places of the files of a checkpoint beside those of its model.
+//! Names and paths of a checkpoint's files other than those of its model.
 
 use super::RunFiles;
 use std::path::{Path, PathBuf};
 
-/// Where a checkpoint has the files that are not its model's.
+/// The location of the files in a checkpoint that don't belong to its model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CheckpointLayout {
-    /// In a folder of their own, so that the checkpoint itself is the folder of a model and of nothing else.
+    /// In a separate folder, so that the checkpoint itself is a model's folder and nothing else.
     Apart,
     /// Among the model's files, as older versions wrote them.
     Flat,
 }
 
-/// The files of a checkpoint beside those of its model.
+/// The files of a checkpoint other than those of its model.
 ///
-/// Programs that load models take every `*.safetensors` of a folder for weights, so the files of the run are in [`Self::TRAINER`].
+/// Programs that load models read every `*.safetensors` in a folder as weights, so the run's files are in [`Self::TRAINER`].
 #[derive(Clone, Copy, Debug)]
 pub struct CheckpointFiles<'a> {
     checkpoint: &'a Path,
@@ -22,14 +22,14 @@ pub struct CheckpointFiles<'a> {
 }
 
 impl<'a> CheckpointFiles<'a> {
-    /// Folder, in a checkpoint, of everything that is not its model's.
+    /// Folder, in a checkpoint, of everything that does not belong to its model.
     const TRAINER: &'static str = "trainer";
 
     const MANIFEST: &'static str = "manifest.json";
     const SUMMARY: &'static str = "trainer_state.json";
-    /// The name of the file of the counters.
+    /// Name of the file with the counters.
     pub const SNAPSHOT: &'static str = "snapshot.json";
-    /// The name of the file of the rollouts' numbers.
+    /// Name of the file with the rollouts' numbers.
     pub const ROLLOUTS: &'static str = "rollouts.safetensors";
     const OPTIMIZER: &'static str = "optimizer.safetensors";
     const REFERENCE: &'static str = "reference.safetensors";
@@ -37,7 +37,7 @@ impl<'a> CheckpointFiles<'a> {
     const VALUE_MODEL: &'static str = "value_model";
     const REPLACED: &'static str = "replaced";
 
-    /// Files of tensors among a model's own that are not the model's, in checkpoints of older versions.
+    /// Tensor files among the model's that don't belong to the model, in checkpoints of older versions.
     pub const NOT_OF_MODEL: [&'static str; 2] = [Self::OPTIMIZER, Self::REFERENCE];
 
     /// Returns the files of a checkpoint that is being written.
@@ -45,8 +45,8 @@ impl<'a> CheckpointFiles<'a> {
         Self { checkpoint, layout: CheckpointLayout::Apart }
     }
 
-    /// Returns the files of an existing checkpoint, or of a model's folder that may have some, wherever the version that wrote them
-    /// put them.
+    /// Returns the files of an existing checkpoint, or of a model's folder that may have some, in the layout of the version that wrote
+    /// them.
     pub fn find(checkpoint: &'a Path) -> Self {
         let apart = Self::new(checkpoint);
         let flat = Self { layout: CheckpointLayout::Flat, ..apart };
@@ -62,7 +62,7 @@ impl<'a> CheckpointFiles<'a> {
         }
     }
 
-    /// Returns the path of a file in the checkpoint, with `/` between names, as the manifest has it.
+    /// Returns the relative path of a file in the checkpoint, with `/` between names, as in the manifest.
     fn inside(self, name: &str) -> String {
         match self.layout {
             CheckpointLayout::Apart => format!("{}/{name}", Self::TRAINER),
@@ -70,37 +70,37 @@ impl<'a> CheckpointFiles<'a> {
         }
     }
 
-    /// Returns the manifest's path in the checkpoint.
+    /// Returns the manifest's relative path in the checkpoint.
     pub fn name_of_manifest(self) -> String {
         self.inside(Self::MANIFEST)
     }
 
-    /// Returns the configuration's path in the checkpoint.
+    /// Returns the configuration's relative path in the checkpoint.
     pub fn name_of_config(self) -> String {
         self.inside(RunFiles::CONFIG)
     }
 
-    /// Returns the paths in the checkpoint of what every checkpoint has beside its model.
+    /// Returns the relative paths of the files that every checkpoint has in addition to its model.
     pub fn required(self) -> [String; 2] {
         [RunFiles::CONFIG, Self::SUMMARY].map(|name| self.inside(name))
     }
 
-    /// Returns the paths in the checkpoint of what a run needs to resume.
+    /// Returns the relative paths of the files that a run needs to resume.
     pub fn for_resuming(self) -> [String; 2] {
         [Self::SNAPSHOT, Self::OPTIMIZER].map(|name| self.inside(name))
     }
 
-    /// Returns the path in the checkpoint of the optimizer's moments, if one file has them.
+    /// Returns the relative path of the optimizer's moments, if they are in one file.
     pub fn name_of_optimizer(self) -> String {
         self.inside(Self::OPTIMIZER)
     }
 
-    /// Returns whether a path in the checkpoint is that of one of several files with the optimizer's moments.
+    /// Returns whether a relative path is that of one of several files with the optimizer's moments.
     pub fn is_part_of_optimizer(self, name: &str) -> bool {
         name.starts_with(&self.inside("optimizer-")) && name.ends_with(".safetensors")
     }
 
-    /// Returns whether there are moments of an optimizer.
+    /// Returns whether the checkpoint has an optimizer's moments.
     pub fn has_optimizer(self) -> bool {
         let of_optimizer = |entry: std::fs::DirEntry| {
             let name = self.inside(&entry.file_name().to_string_lossy());
@@ -109,7 +109,7 @@ impl<'a> CheckpointFiles<'a> {
         std::fs::read_dir(self.folder()).into_iter().flatten().filter_map(Result::ok).any(of_optimizer)
     }
 
-    /// Returns how the paths of a value model's files in the checkpoint begin.
+    /// Returns the prefix of the relative paths of a value model's files.
     pub fn prefix_of_value_model(self) -> String {
         self.inside(&format!("{}/", Self::VALUE_MODEL))
     }
@@ -119,17 +119,17 @@ impl<'a> CheckpointFiles<'a> {
         self.folder().join(Self::MANIFEST)
     }
 
-    /// Returns the path of the configuration it was written with.
+    /// Returns the path of the configuration that the checkpoint was written with.
     pub fn config(self) -> PathBuf {
         self.folder().join(RunFiles::CONFIG)
     }
 
-    /// Returns the path of its summary, under the name that transformers gives it.
+    /// Returns the path of the checkpoint's summary, under the name that transformers uses.
     pub fn summary(self) -> PathBuf {
         self.folder().join(Self::SUMMARY)
     }
 
-    /// Returns the path of the counters, and of a manifest of the rollouts.
+    /// Returns the path of the counters and the manifest of the rollouts.
     pub fn rest(self) -> PathBuf {
         self.folder().join(Self::SNAPSHOT)
     }
@@ -179,7 +179,7 @@ impl<'a> CheckpointFiles<'a> {
         self.folder().join(Self::REPLACED)
     }
 
-    /// Returns the paths of a replaced plugin: itself, and its state.
+    /// Returns the paths of a replaced plugin and of its state.
     pub fn replaced_plugin(self, name: &str) -> [PathBuf; 2] {
         ["wasm", "state"].map(|kind| self.replaced().join(format!("{name}.{kind}")))
     }
@@ -197,15 +197,15 @@ mod tests {
         let optimizer = || CheckpointFiles::find(place.path()).optimizer();
         assert_eq!(CheckpointFiles::new(place.path()).optimizer(), at("trainer/optimizer.safetensors"));
         assert_eq!(CheckpointFiles::new(place.path()).required()[0], "trainer/config.toml");
-        // Nothing at all, or no manifest.
+        // An empty folder, or one without a manifest.
         assert_eq!(optimizer(), at("optimizer.safetensors"));
         fs::create_dir(at("trainer")).unwrap();
         assert_eq!(optimizer(), at("trainer/optimizer.safetensors"));
-        // The folder of an older version, to which somebody has added a folder.
+        // A folder of an older version, to which somebody added a folder.
         fs::write(at("manifest.json"), "").unwrap();
         assert_eq!(optimizer(), at("optimizer.safetensors"));
         assert_eq!(CheckpointFiles::find(place.path()).for_resuming(), ["snapshot.json", "optimizer.safetensors"]);
-        // One of this version, to which somebody has added a file.
+        // A folder of this version, to which somebody added a file.
         fs::write(at("trainer/manifest.json"), "").unwrap();
         assert_eq!(optimizer(), at("trainer/optimizer.safetensors"));
     }

@@ -1,4 +1,4 @@
-//! The lines of completions.jsonl, as they are written and as each reader takes them.
+//! The lines of completions.jsonl, as written and as each reader parses them.
 
 use super::PluginVersion;
 use serde::de::DeserializeOwned;
@@ -6,61 +6,61 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Memory that a value takes beside its text, roughly.
+/// Approximate memory of a value excluding its text, in bytes.
 const VALUE: usize = 96;
 
 /// A completion, as a run writes it.
 #[derive(Serialize)]
 pub struct CompletionLine<'a> {
-    /// The step that learns from it first.
+    /// First step that trains on the completion.
     pub step: u64,
-    /// Number of updates of the policy that wrote it, if those are not as many.
+    /// Number of updates of the policy that generated the completion, if it differs from the step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy_version: Option<u64>,
-    /// The row of the dataset.
+    /// Row of the dataset.
     pub row: usize,
     /// Text of the prompt.
     pub prompt: &'a str,
-    /// Its text.
+    /// Text of the completion.
     pub completion: &'a str,
     /// Tokens of the prompt.
     pub prompt_ids: &'a [u32],
-    /// Its tokens.
+    /// Tokens of the completion.
     pub completion_ids: &'a [u32],
-    /// Whether it ended on its own rather than at a limit.
+    /// Whether the completion ended on its own rather than at a limit.
     pub finished: bool,
-    /// Its scores, by the names of the rewards.
+    /// Scores by reward name.
     pub rewards: Map<String, Value>,
-    /// What rewards logged beside it (`log_extra`), by name.
+    /// Values that rewards logged for the completion (`log_extra`), by name.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,
-    /// Its advantage, or that of its first token.
+    /// Advantage of the completion, or of its first token.
     pub advantage: Option<f32>,
-    /// Versions of the plugins in use, by their names.
+    /// Versions of the plugins in use, by name.
     pub plugins: &'a BTreeMap<String, PluginVersion>,
-    /// Why a reward failed on it.
+    /// Why a reward failed on the completion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<&'a str>,
-    /// What is known of each of its tokens.
+    /// Values of each token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_token: Option<TokenValues>,
-    /// What it has besides if it is an episode.
+    /// Additional values of an episode.
     #[serde(flatten)]
     pub episode: Option<EpisodeLine<'a>>,
 }
 
-/// What is known of each token of a completion, for readers who look at single tokens.
+/// Values of each token of a completion, for inspecting single tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TokenValues {
-    /// The text that it adds; empty if it ends within a character.
+    /// Text that the token adds; empty if it ends within a character.
     pub text: Vec<String>,
-    /// Its log-probability when it was sampled; 0 in replies.
+    /// Log-probability of the token when it was sampled; 0 in replies.
     pub logp: Vec<f64>,
-    /// Its advantage, if a completion's tokens have different ones.
+    /// Advantage of the token, if a completion's tokens have different ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub advantage: Vec<f64>,
-    /// Its probability under the policy that is trained, as computed before training, divided by that with which it was sampled.
-    /// Empty if the two were not compared.
+    /// Probability of the token under the trained policy, as computed before training, divided by the probability with which it was
+    /// sampled. Empty if the two were not compared.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ratio: Vec<f64>,
 }
@@ -68,29 +68,29 @@ pub struct TokenValues {
 /// An episode, as a run writes it.
 #[derive(Serialize)]
 pub struct EpisodeLine<'a> {
-    /// The whole conversation.
+    /// Full conversation.
     pub messages: Value,
-    /// The reward of each turn.
+    /// Reward of each turn.
     pub turn_rewards: &'a [Option<f32>],
-    /// The advantage of each turn's first token.
+    /// Advantage of each turn's first token.
     pub turn_advantages: Vec<Option<f32>>,
-    /// Ranges of the tokens that are replies.
+    /// Token ranges of the replies.
     pub replies: &'a [(usize, usize)],
-    /// Where its tokens continue an earlier place, as pairs: the index of their first token, and that place among the tokens of prompt and
-    /// completion.
+    /// Branches of the token sequence, as pairs: the index of a branch's first token, and the earlier position that it continues, among the
+    /// tokens of prompt and completion.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub branches: Vec<(usize, usize)>,
-    /// Its turns, without their texts.
+    /// Turns of the episode, without their texts.
     pub turns: &'a [TurnRow],
-    /// Its random seed.
+    /// Random seed of the episode.
     pub seed: u64,
-    /// The tools that it offered.
+    /// Tools that the environment offered.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub tools: Value,
-    /// The end of what an agent's program wrote.
+    /// End of the output of an agent's program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_output: Option<&'a str>,
-    /// Why it failed, if it did.
+    /// Why the episode failed, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<&'a str>,
 }
@@ -98,55 +98,55 @@ pub struct EpisodeLine<'a> {
 /// A turn of an episode as it was passed to the environment, without its text.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct TurnRow {
-    /// Whether it ended on its own rather than at a limit.
+    /// Whether the turn ended on its own rather than at a limit.
     pub finished: bool,
     /// Name and arguments of each call.
     pub calls: Vec<(String, String)>,
 }
 
-/// A completion, as it is scored again. What a run always writes must be there.
+/// A completion, as read for scoring it again. Fields that a run always writes are required.
 #[derive(Deserialize)]
 pub struct RecordedCompletion {
-    /// The step that learns from it first.
+    /// First step that trains on the completion.
     pub step: u64,
-    /// The row of the dataset.
+    /// Row of the dataset.
     pub row: usize,
     /// Text of the prompt.
     pub prompt: String,
-    /// Its text.
+    /// Text of the completion.
     pub completion: String,
     /// Tokens of the prompt.
     #[serde(default)]
     pub prompt_ids: Vec<u32>,
-    /// Its tokens.
+    /// Tokens of the completion.
     pub completion_ids: Vec<u32>,
-    /// Whether it ended on its own rather than at a limit.
+    /// Whether the completion ended on its own rather than at a limit.
     pub finished: bool,
-    /// Its scores.
+    /// Scores by reward name.
     pub rewards: BTreeMap<String, Option<f32>>,
-    /// Versions of the plugins that it was made and scored with, by their names.
+    /// Versions of the plugins that produced and scored the completion, by name.
     #[serde(default)]
     pub plugins: BTreeMap<String, PluginVersion>,
-    /// The rest of it, if it is an episode.
+    /// Additional values of an episode.
     #[serde(flatten)]
     pub episode: Option<RecordedEpisode>,
 }
 
-/// An episode, as it is played again.
+/// An episode, as read for replaying it.
 #[derive(Deserialize)]
 pub struct RecordedEpisode {
-    /// The whole conversation.
+    /// Full conversation.
     pub messages: Value,
-    /// The reward of each turn.
+    /// Reward of each turn.
     pub turn_rewards: Value,
-    /// The tools that it offered.
+    /// Tools that the environment offered.
     #[serde(default)]
     pub tools: Value,
-    /// Its turns, without their texts.
+    /// Turns of the episode, without their texts.
     pub turns: Vec<TurnRow>,
-    /// Its random seed.
+    /// Random seed of the episode.
     pub seed: u64,
-    /// Why it failed, if it did.
+    /// Why the episode failed, if it did.
     #[serde(default)]
     pub failed: Option<String>,
 }
@@ -155,7 +155,7 @@ impl RecordedCompletion {
     /// Reads a line.
     ///
     /// # Errors
-    /// Names the key whose value is of another kind.
+    /// Names the key whose value has the wrong type.
     pub fn read(line: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(line).map_err(|error| {
             let misfit = || {
@@ -172,34 +172,34 @@ impl RecordedCompletion {
                     .or_else(of_scores)
                     .or_else(of_plugins)
             };
-            // The parser counts lines too, but there is only one here.
+            // The parser adds a line number, but there is only one line.
             let said = error.to_string();
             let said = || said.rsplit_once(" at line ").map_or_else(|| said.clone(), |(said, _)| said.to_owned());
             misfit().unwrap_or_else(said)
         })
     }
 
-    /// Returns the memory that it takes, roughly, read from so many bytes.
+    /// Returns the approximate memory of the completion, read from a line of `bytes`.
     pub fn memory(&self, bytes: usize) -> usize {
         let values = self.episode.as_ref().map_or(0, RecordedEpisode::values) + self.rewards.len() + self.plugins.len();
         2 * bytes + VALUE * (1 + values)
     }
 }
 
-/// Says why a key's value is not of a type, if it is not.
+/// Describes why a key's value does not have a type, if it does not.
 fn misfit<T: DeserializeOwned>(line: &Map<String, Value>, key: &str) -> Option<String> {
     T::deserialize(line.get(key)?).err().map(|error| format!("{key}: {error}"))
 }
 
 impl RecordedEpisode {
-    /// Returns how many values it has.
+    /// Returns the number of JSON values of the episode.
     fn values(&self) -> usize {
         let calls: usize = self.turns.iter().map(|turn| 1 + turn.calls.len()).sum();
         [&self.messages, &self.turn_rewards, &self.tools].into_iter().map(count).sum::<usize>() + calls
     }
 }
 
-/// Returns how many values a value is, with those within it.
+/// Returns the number of values in a value, including itself.
 fn count(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(count).sum(),
@@ -208,16 +208,16 @@ fn count(value: &Value) -> usize {
     }
 }
 
-/// A completion, as far as a diagnosis reads it: what the rewards and the algorithm made of it.
+/// A completion, as read by a diagnosis: its scores and its advantage.
 #[derive(Deserialize)]
 pub struct ScoredCompletion {
-    /// The step that learns from it first.
+    /// First step that trains on the completion.
     pub step: u64,
-    /// The row of the dataset.
+    /// Row of the dataset.
     pub row: usize,
-    /// Its scores, by the names of the rewards.
+    /// Scores by reward name.
     pub rewards: BTreeMap<String, Option<f32>>,
-    /// Its advantage, or that of its first token.
+    /// Advantage of the completion, or of its first token.
     #[serde(default)]
     pub advantage: Option<f32>,
 }
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!((played.seed, played.failed.as_deref(), played.turns[0].calls.len()), (u64::MAX, Some("it stopped"), 1));
         let scored: ScoredCompletion = serde_json::from_str(&line).unwrap();
         assert_eq!((scored.step, scored.row, scored.rewards["r"], scored.advantage), (3, 7, Some(0.1), Some(0.25)));
-        // The page reads the line as it is.
+        // The page reads the line without a parser of the host.
         let shown: Value = serde_json::from_str(&line).unwrap();
         assert_eq!((&shown["messages"][1]["content"], shown["turns"].as_array().unwrap().len()), (&json!("4"), 1));
         assert_eq!((&shown["completion_ids"], &shown["finished"]), (&json!([5, 6, 7]), &json!(false)));

@@ -1,22 +1,22 @@
-//! The configuration that a run works with. `config.toml` is what a person may have edited: an edit that the run refused, or that no
-//! process has taken up yet, is in the file, and is not the run's.
+//! The configuration that is in effect in a run. `config.toml` may have been edited: an edit that the run rejected, or that no process has
+//! applied yet, is in that file but is not in effect.
 
 use super::{CheckpointFiles, RunFiles, ensure_own_file};
 use crate::config::{LARGEST, files};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The configuration of a run, for everything that reads its folder.
+/// The configuration in effect in a run, for everything that reads its folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EffectiveConfig {
-    /// Its text.
+    /// Text of the configuration.
     pub text: String,
-    /// Says that config.toml has something else, if it has.
+    /// Note that config.toml differs, if it does.
     pub note: Option<String>,
 }
 
 impl EffectiveConfig {
-    /// Reads it.
+    /// Reads the configuration of a run.
     ///
     /// # Errors
     /// If config.toml can't be read or is a link, or the run has no configuration at all.
@@ -44,7 +44,7 @@ impl EffectiveConfig {
         Ok(Self { text, note })
     }
 
-    /// Returns the path of the file that has it, as [`EffectiveConfig::path`], for what shows the run of somebody else.
+    /// Returns the path of the configuration's file like [`EffectiveConfig::path`], for programs that show other people's runs.
     ///
     /// # Errors
     /// If that file is a link, or is reached through one in the run's folder.
@@ -53,8 +53,8 @@ impl EffectiveConfig {
         ensure_own_file(run, &path).map(|()| path)
     }
 
-    /// Returns the path of the file that has it: the run's own copy, that of the newest checkpoint where the run has removed its copy at
-    /// its end, or config.toml. Copies that are links don't count.
+    /// Returns the path of the configuration's file: the run's own copy; after the run has removed its copy at its end, that of the newest
+    /// checkpoint; or config.toml. Copies that are links don't count.
     pub fn path(run: &Path) -> PathBuf {
         let files = RunFiles(run);
         let steps = files.steps().unwrap_or_default().into_iter().rev();
@@ -71,13 +71,13 @@ fn read(run: &Path, path: &Path) -> io::Result<String> {
     files::read(path, LARGEST).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns whether a file has a configuration as a run writes it. One that was cut off, as by a power failure, may still be read; its
-/// last line has no end.
+/// Returns whether a file has a complete configuration as a run writes it. A truncated file, as after a power failure, may still parse, but
+/// its last line has no newline.
 fn is_whole(run: &Path, path: &Path) -> bool {
     read(run, path).is_ok_and(|text| text.ends_with('\n') && text.parse::<toml::Table>().is_ok())
 }
 
-/// Names a file of a run within its folder.
+/// Returns the path of a run's file relative to its folder.
 fn place(run: &Path, path: &Path) -> String {
     path.strip_prefix(run).unwrap_or(path).display().to_string()
 }
@@ -95,19 +95,19 @@ mod tests {
         fs::write(files.config(), "seed = 3\n").unwrap();
         let read = || EffectiveConfig::read(run).unwrap();
         assert_eq!(read(), EffectiveConfig { text: "seed = 3\n".into(), note: None });
-        // Of a run that has ended.
+        // A run that has ended.
         for (step, seed) in [(2, 1), (10, 2)] {
             fs::create_dir_all(CheckpointFiles::new(&files.checkpoint(step)).folder()).unwrap();
             fs::write(CheckpointFiles::new(&files.checkpoint(step)).config(), format!("seed = {seed}\n")).unwrap();
         }
         assert_eq!(read().text, "seed = 2\n");
         assert!(read().note.unwrap().ends_with("of checkpoint-10/trainer/config.toml"));
-        // Of one that is at work, or was interrupted; a copy that was cut off is none.
+        // A run that is working or was interrupted; a truncated copy does not count.
         fs::write(files.written_config(), "seed = 4").unwrap();
         assert_eq!(read().text, "seed = 2\n");
         fs::write(files.written_config(), "seed = 4\n").unwrap();
         assert_eq!((read().text.as_str(), EffectiveConfig::path(run)), ("seed = 4\n", files.written_config()));
-        // Another spelling is no edit, and what is no TOML is one.
+        // Another spelling is not an edit, but invalid TOML is.
         fs::write(files.config(), "# mine\nseed=4").unwrap();
         assert_eq!(read().note, None);
         fs::write(files.config(), "seed = ").unwrap();

@@ -1,4 +1,4 @@
-//! The lines of events.jsonl, what they are about, and which of them a later resume undid.
+//! The lines of events.jsonl, their kinds, and which of them a later resume undid.
 
 use super::PluginVersion;
 use crate::config::RewardErrorAction;
@@ -7,7 +7,7 @@ use serde::de::value::StrDeserializer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// An event of a run, as it is written, but for its [`EventKind`] and time. `step` is the number of steps done at that time.
+/// An event of a run as it is written, except its [`EventKind`] and time. `step` is the number of steps done at that time.
 #[derive(Serialize)]
 #[serde(untagged)]
 #[allow(missing_docs, reason = "most fields are what their variant's text and their name say")]
@@ -24,10 +24,10 @@ pub enum RunEvent<'a> {
         plugin: &'a str,
         version: &'a str,
         hash: &'a str,
-        /// Digest of its settings, as in [`PluginVersion`].
+        /// Digest of the plugin's settings, as in [`PluginVersion`].
         settings: Option<&'a str>,
         config: &'a Value,
-        /// Its grants.
+        /// Grants of the plugin.
         #[serde(skip_serializing_if = "Option::is_none")]
         granted: Option<String>,
     },
@@ -37,20 +37,20 @@ pub enum RunEvent<'a> {
         #[serde(flatten)]
         versions: SwapVersions<'a>,
         step: u64,
-        /// The step during which it was detected.
+        /// Step during which the swap was detected.
         noticed_at_step: u64,
-        /// The name under which `rlhost swap` sent it.
+        /// Name under which `rlhost swap` sent the plugin.
         request: Option<&'a str>,
-        /// Who sent it.
+        /// Who sent the plugin.
         #[serde(skip_serializing_if = "Option::is_none")]
         by: Option<&'a str>,
-        /// The version that the new plugin states.
+        /// Version that the new plugin gives itself.
         version: &'a str,
         config: &'a Map<String, Value>,
         state_handed_over: bool,
-        /// The difference between its scores of the newest batch and its predecessor's.
+        /// Comparison of its scores of the newest batch with its predecessor's.
         shadow: Value,
-        /// How long training waited.
+        /// Time that training paused, in milliseconds.
         pause_ms: f64,
     },
     /// A plugin that failed in its trial steps was rolled back.
@@ -59,7 +59,7 @@ pub enum RunEvent<'a> {
         #[serde(flatten)]
         versions: SwapVersions<'a>,
         step: u64,
-        /// The settings that are in use again.
+        /// Settings that are in use again.
         config: &'a Map<String, Value>,
         reason: String,
     },
@@ -69,14 +69,14 @@ pub enum RunEvent<'a> {
         hash: Option<&'a str>,
         step: u64,
         request: Option<&'a str>,
-        /// Who sent it.
+        /// Who sent the plugin.
         #[serde(skip_serializing_if = "Option::is_none")]
         by: Option<&'a str>,
         reason: &'a str,
     },
     /// An edit of config.toml was rejected.
     SettingsRefused {
-        /// The plugin whose new settings were tried.
+        /// Plugin whose new settings were tried.
         #[serde(skip_serializing_if = "Option::is_none")]
         plugin: Option<&'a str>,
         step: u64,
@@ -89,7 +89,7 @@ pub enum RunEvent<'a> {
         reason: &'a str,
         /// Rows without a score.
         rows: Vec<usize>,
-        /// Their first few errors.
+        /// Errors of the first few of those rows.
         row_reasons: Vec<&'a str>,
     },
     /// A reward's weight or error policy changed.
@@ -98,22 +98,22 @@ pub enum RunEvent<'a> {
         step: u64,
         from: ScoringSettings,
         to: ScoringSettings,
-        /// The name under which it was requested, if it was.
+        /// Name of the request, if there was one.
         #[serde(skip_serializing_if = "Option::is_none")]
         request: Option<&'a str>,
-        /// Who requested it.
+        /// Who requested the change.
         #[serde(skip_serializing_if = "Option::is_none")]
         by: Option<&'a str>,
     },
-    /// Somebody requested something of the run, which it does or refuses.
+    /// Somebody made a request to the run, which carries it out or refuses it.
     Requested {
-        /// What; see [`RunAction`](super::RunAction).
+        /// Requested action; see [`RunAction`](super::RunAction).
         action: &'a str,
         by: &'a str,
         step: u64,
-        /// The request's name.
+        /// Name of the request.
         request: &'a str,
-        /// Why it is not done.
+        /// Why the request is refused.
         #[serde(skip_serializing_if = "Option::is_none")]
         refused: Option<&'a str>,
     },
@@ -141,7 +141,7 @@ pub enum RunEvent<'a> {
     Finished { step: u64, seconds: f64 },
 }
 
-/// What an event is about: the value of `event` in its line.
+/// The kind of an event: the value of `event` in its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
@@ -165,7 +165,7 @@ pub enum EventKind {
     PluginError,
     /// A reward's weight or error policy changed.
     SettingsChanged,
-    /// Somebody requested something of the run.
+    /// Somebody made a request to the run.
     Requested,
     /// A checkpoint is on disk.
     CheckpointSaved,
@@ -192,7 +192,7 @@ pub enum EventKind {
 }
 
 impl RunEvent<'_> {
-    /// Returns what it is about.
+    /// Returns the kind of the event.
     pub fn kind(&self) -> EventKind {
         match self {
             Self::Started(_) => EventKind::Started,
@@ -222,7 +222,7 @@ impl RunEvent<'_> {
 }
 
 impl EventKind {
-    /// Returns the kind of this name; none for one of another version.
+    /// Returns the kind of this name; `None` for a kind of another version.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::deserialize(StrDeserializer::<serde::de::value::Error>::new(name)).ok()
     }
@@ -237,20 +237,19 @@ impl EventKind {
         matches!(self, Self::Finished | Self::Stopped | Self::Failed)
     }
 
-    /// Returns whether what scores or teaches the run is another from here on.
+    /// Returns whether the plugins or weights of the run change at this event.
     pub fn changes_plugins(self) -> bool {
         matches!(self, Self::PluginSwapped | Self::PluginRolledBack | Self::SettingsChanged)
     }
 }
 
-/// Returns whether something at `step` is undone by a resume `from` a step: the run repeats the steps after it. Of a swap at that very
-/// step, which the checkpoint may precede, the report asks which plugins were loaded from it.
+/// Returns whether an event at `step` is undone by a resume `from` a step, which repeats the steps after it. For a swap at exactly that
+/// step, which the checkpoint may precede, the report checks which plugins were loaded from the checkpoint.
 pub fn is_undone(step: u64, from: u64) -> bool {
     step > from
 }
 
-/// Returns whether a completion that was generated in the step after `step` is undone by a resume `from` a step, which takes that step
-/// again.
+/// Returns whether a completion generated in the step after `step` is undone by a resume `from` a step, which repeats that step.
 pub fn is_completion_undone(step: u64, from: u64) -> bool {
     step >= from
 }
@@ -258,15 +257,15 @@ pub fn is_completion_undone(step: u64, from: u64) -> bool {
 /// An event as it is read.
 #[derive(Clone, Debug)]
 pub struct EventLine {
-    /// When it happened.
+    /// Time of the event.
     pub time: Option<Timestamp>,
-    /// What it is about; none if this version does not know it.
+    /// Kind of the event; `None` if this version does not know it.
     pub kind: Option<EventKind>,
-    /// The kind's name.
+    /// Name of the kind.
     pub name: String,
-    /// The step, where it has one.
+    /// Number of steps done, if the event has it.
     pub step: Option<u64>,
-    /// Everything else, and the step.
+    /// All other fields, and the step.
     pub fields: Map<String, Value>,
 }
 
@@ -279,13 +278,13 @@ impl EventLine {
         Self { time: time.parse().ok(), kind: EventKind::from_name(&name), name, step, fields }
     }
 
-    /// Returns a field that is a string, empty if there is none.
+    /// Returns a field that is a string; empty if there is none.
     pub fn text(&self, key: &str) -> &str {
         self.fields.get(key).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Returns the version of a plugin: what was loaded (`hash`), or the sides of a swap (`from`, `to`). Runs of older versions did not
-    /// record digests of settings, but the settings of what was put in place.
+    /// Returns the version of a plugin: of the loaded one (`hash`), or of either side of a swap (`from`, `to`). Runs of older versions did
+    /// not record digests of settings, but the new plugin's settings.
     pub fn version(&self, key: &str) -> PluginVersion {
         let (settings, hash) = match key {
             "hash" => ("settings".to_owned(), self.text("hash")),
@@ -314,7 +313,7 @@ impl EventLine {
     }
 }
 
-/// The two sides of a swap, as its event has them: hashes, and digests of the settings.
+/// The two versions of a swap, as its event has them: hashes, and digests of the settings.
 #[derive(Serialize)]
 pub struct SwapVersions<'a> {
     from: &'a str,
@@ -324,50 +323,50 @@ pub struct SwapVersions<'a> {
 }
 
 impl<'a> SwapVersions<'a> {
-    /// Returns them for a swap from one version to another.
+    /// Returns the versions of a swap from one to another.
     pub fn new(from: &'a PluginVersion, to: &'a PluginVersion) -> Self {
         Self { from: from.hash(), to: to.hash(), from_settings: from.settings(), to_settings: to.settings() }
     }
 }
 
-/// How a run starts.
+/// The start of a run's process.
 #[derive(Serialize)]
 pub struct RunStart<'a> {
     /// Number of steps done.
     pub step: u64,
-    /// The checkpoint that it starts from.
+    /// Checkpoint that the run starts from.
     pub checkpoint: Option<String>,
     /// Keys that differ from the checkpoint's configuration, with both values.
     pub changed: Map<String, Value>,
     /// Keys of the configuration that the user set, in files or by flags.
     pub set: Vec<&'a str>,
-    /// The version of rlhost.
+    /// Version of rlhost.
     pub version: &'a str,
-    /// The model.
+    /// Name of the model.
     pub model: String,
-    /// The number of steps that it takes.
+    /// Total number of steps.
     pub max_steps: u64,
-    /// Where it computes.
+    /// Device that the run computes on.
     pub device: &'a str,
-    /// The run's default learning rate.
+    /// Default learning rate of the run.
     pub usual_learning_rate: f64,
 }
 
 /// The weight of a reward's scores, and its error policy.
 #[derive(Serialize)]
 pub struct ScoringSettings {
-    /// The weight.
+    /// Weight of the scores.
     pub weight: f64,
-    /// What happens when the reward fails.
+    /// Action when the reward fails.
     pub on_error: RewardErrorAction,
 }
 
 /// A figure that supports a finding.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FindingFigure {
-    /// The metric or the setting.
+    /// Name of the metric or setting.
     pub name: String,
-    /// Its value, as text.
+    /// Value, as text.
     pub value: String,
 }
 
@@ -385,7 +384,7 @@ mod tests {
         let mut written = serde_json::to_value(&event).unwrap();
         let read = line(&written);
         assert_eq!((read.version("from"), read.version("to"), read.text("to")), (from, to.clone(), "abcd"));
-        // An older run's.
+        // An older run's event.
         let fields = written.as_object_mut().unwrap();
         fields.retain(|key, _| !key.ends_with("_settings"));
         let read = line(&written);

@@ -1,4 +1,4 @@
-//! Names and places of the files of a run.
+//! Names and paths of the files of a run.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub struct RunFiles<'a>(pub &'a Path);
 
 impl RunFiles<'_> {
-    /// Names of what a run creates before its first step.
+    /// Names of the files and folders that a run creates before its first step.
     pub const INITIAL: [&'static str; 17] = [
         Self::AGENT_KEY,
         Self::FAILED,
@@ -30,21 +30,21 @@ impl RunFiles<'_> {
         Self::ROLLOUTS,
     ];
 
-    /// The configuration, which a person may edit.
+    /// The configuration, which users may edit.
     pub const CONFIG: &'static str = "config.toml";
-    /// One line a step.
+    /// Metrics: one line for each logged step and kind of row.
     pub const METRICS: &'static str = "metrics.jsonl";
-    /// One line an [`RunEvent`](super::RunEvent).
+    /// Events: one line for each [`RunEvent`](super::RunEvent).
     pub const EVENTS: &'static str = "events.jsonl";
-    /// One line a [`CompletionLine`](super::CompletionLine).
+    /// Completions: one line for each [`CompletionLine`](super::CompletionLine).
     const COMPLETIONS: &'static str = "completions.jsonl";
-    /// Completions that a reward failed on, as lines of the same kind.
+    /// Completions that a reward failed on, in the format of completions.jsonl.
     const FAILED: &'static str = "failed.jsonl";
     /// The page that `rlhost report` writes.
     const REPORT: &'static str = "report.html";
-    /// Locked while a process runs the run.
+    /// File that is locked while a process runs the run.
     const LOCK: &'static str = ".lock";
-    /// Folder of all plugins that the run has had.
+    /// Folder of all plugins that the run has used.
     pub(super) const PLUGINS: &'static str = "plugins";
     /// Folder of the events for TensorBoard.
     const TENSORBOARD: &'static str = "tensorboard";
@@ -52,15 +52,15 @@ impl RunFiles<'_> {
     const INBOX: &'static str = "swap";
     /// Folder into which `rlhost control` puts requests.
     const REQUESTS: &'static str = "requests";
-    /// Folder of the model that was made for a run.
+    /// Folder of a model that was created for the run.
     const MADE_MODEL: &'static str = "model";
-    /// Folder of the log of its rollouts.
+    /// Folder of the rollout log.
     const ROLLOUTS: &'static str = "rollouts";
     const WRITTEN_CONFIG: &'static str = ".config.toml";
     const ANSWERS: &'static str = "answers";
-    /// One line a grant that the user gave the run.
+    /// Grants that the user gave the run, one per line.
     const GRANTS: &'static str = "granted.jsonl";
-    /// The key of drivers elsewhere, which play an agent's episodes.
+    /// Key for external drivers, which play an agent's episodes.
     const AGENT_KEY: &'static str = "agent_key";
 
     /// Returns the path of the configuration.
@@ -73,12 +73,12 @@ impl RunFiles<'_> {
         self.0.join(Self::WRITTEN_CONFIG)
     }
 
-    /// Returns the path of the grants that the user gave, each with a mark that only that user can make.
+    /// Returns the path of the user's grants, each with a mark that only that user can create.
     pub fn grants(self) -> PathBuf {
         self.0.join(Self::GRANTS)
     }
 
-    /// Returns the path of the key of drivers elsewhere.
+    /// Returns the path of the key for external drivers.
     pub fn agent_key(self) -> PathBuf {
         self.0.join(Self::AGENT_KEY)
     }
@@ -133,12 +133,12 @@ impl RunFiles<'_> {
         self.0.join(Self::REQUESTS)
     }
 
-    /// Returns the folder of the model that was made for the run.
+    /// Returns the folder of a model that was created for the run.
     pub fn made_model(self) -> PathBuf {
         self.0.join(Self::MADE_MODEL)
     }
 
-    /// Returns the folder of the log of its rollouts.
+    /// Returns the folder of the rollout log.
     pub fn rollouts(self) -> PathBuf {
         self.0.join(Self::ROLLOUTS)
     }
@@ -148,12 +148,12 @@ impl RunFiles<'_> {
         self.0.join(Self::TENSORBOARD)
     }
 
-    /// Returns the folder of the answers that servers gave.
+    /// Returns the folder of servers' recorded answers.
     pub fn answers(self) -> PathBuf {
         self.0.join(Self::ANSWERS)
     }
 
-    /// Returns the path of the answers that servers gave to the plugin of this name.
+    /// Returns the path of servers' recorded answers to the plugin of this name.
     pub fn answers_of(self, plugin: &str) -> PathBuf {
         self.answers().join(format!("{plugin}.jsonl"))
     }
@@ -174,23 +174,23 @@ impl RunFiles<'_> {
         Ok(steps)
     }
 
-    /// Returns whether this is the folder of a run, judging by its files.
+    /// Returns whether this is a run's folder, judging by its files.
     pub fn exist(self) -> bool {
         self.config().is_file() || self.events().is_file()
     }
 }
 
-/// How the names of checkpoints begin.
+/// Prefix of the names of checkpoints.
 const CHECKPOINT: &str = "checkpoint-";
 
-/// Returns the step in the name of a checkpoint's folder; none for other names, such as `checkpoint-007`.
+/// Returns the step in the name of a checkpoint's folder; `None` for other names, such as `checkpoint-007`.
 pub fn step_of(path: &Path) -> Option<u64> {
     let digits = path.file_name()?.to_str()?.strip_prefix(CHECKPOINT)?;
     let step: u64 = digits.parse().ok()?;
     (step.to_string() == digits).then_some(step)
 }
 
-/// Returns whether a path is a checkpoint's rather than a run's, judging by its name, which a person may have added to.
+/// Returns whether a path is a checkpoint's rather than a run's, judging by its name, to which a user may have added a suffix.
 pub fn is_checkpoint(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(CHECKPOINT))
 }

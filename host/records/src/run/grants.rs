@@ -1,8 +1,8 @@
-//! The grants that a user gave a run, in the run's folder, with marks that only this user can make.
+//! The grants that a user gave a run, in the run's folder, with marks that only this user can create.
 //!
-//! A run's folder may come from somebody else, who may have written anything into it. What it reaches beyond computing
-//! ([`RunConfig::grants`](crate::config::RunConfig::grants)) is valid only with a mark: an HMAC of the grant under a key that is in the
-//! user's state folder, readable by that user alone, and never in a run's folder.
+//! A run's folder may come from somebody else, who may have written anything into it. Access beyond computing
+//! ([`RunConfig::grants`](crate::config::RunConfig::grants)) is valid only with a mark: an HMAC of the grant under a key in the user's
+//! state folder, which only that user can read and which is never in a run's folder.
 
 use super::RunFiles;
 use crate::config::files::{self, is_open_to_others, owner, state_folder};
@@ -18,10 +18,10 @@ use tempfile::NamedTempFile;
 /// Length of the key, in bytes.
 const KEY: usize = 32;
 
-/// Maximum size of a run's file of grants, in bytes.
+/// Maximum size of a run's grants file, in bytes.
 const LARGEST: u64 = 4 << 20;
 
-/// What a mark is made of begins with this, so that it means nothing else.
+/// Prefix of the signed bytes, so that a mark can't be used for anything else.
 const MEANING: &[u8] = b"rlhost grant 1\n";
 
 /// A line of the file.
@@ -31,7 +31,7 @@ struct SignedGrant {
     mark: String,
 }
 
-/// The grants in a run's folder that bear this user's mark.
+/// The grants in a run's folder that have this user's mark.
 #[derive(Debug, Default)]
 pub struct RunGrants {
     grants: Vec<Grant>,
@@ -39,7 +39,7 @@ pub struct RunGrants {
 }
 
 impl RunGrants {
-    /// Reads the grants of a run. What can't be read or is not marked grants nothing.
+    /// Reads the grants of a run. Lines that can't be read or have no valid mark grant nothing.
     #[must_use]
     pub fn load(run: &Path) -> Self {
         Self::load_with(run, key_file().as_deref())
@@ -73,7 +73,7 @@ impl RunGrants {
         self.grants.iter().any(|given| given.covers(grant))
     }
 
-    /// Returns why marks in the folder could not be checked, if that is so.
+    /// Returns why marks in the folder could not be checked, if they couldn't.
     #[must_use]
     pub fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
@@ -86,7 +86,7 @@ impl SignedGrant {
         Self { grant, mark }
     }
 
-    /// Returns whether it was marked with this key.
+    /// Returns whether the grant was marked with this key.
     fn is_by(&self, key: &hmac::Key) -> bool {
         let bytes = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
         let mark: Option<Vec<u8>> = self.mark.as_bytes().chunks(2).map(bytes).collect();
@@ -94,18 +94,17 @@ impl SignedGrant {
     }
 }
 
-/// Returns the bytes that a mark is made of.
+/// Returns the bytes that a mark signs.
 fn signed(grant: &Grant) -> Vec<u8> {
     let mut bytes = MEANING.to_vec();
     bytes.extend(serde_json::to_vec(grant).unwrap_or_default());
     bytes
 }
 
-/// Marks grants in the folder of a run that this process runs, in addition to those that are there. Creates the user's key if there
-/// is none.
+/// Marks grants in the folder of a run that this process runs, in addition to existing ones. Creates the user's key if there is none.
 ///
 /// # Errors
-/// If the key or the file can't be read or written; says what follows.
+/// If the key or the file can't be read or written; says what the consequence is.
 pub fn record_grants(run: &Path, grants: &[Grant]) -> Result<(), String> {
     accept_with(run, grants, key_file().as_deref())
 }
@@ -120,7 +119,7 @@ fn accept_with(run: &Path, grants: &[Grant], key_file: Option<&Path>) -> Result<
     let key = ensure_key(key_file).map_err(unusable)?;
     let file = RunFiles(run).grants();
     let failed = |e: io::Error| format!("{}: {e}", file.display());
-    // Those of other users, and of other machines on which the run was before, stay theirs. A link is none of them.
+    // Grants of other users, and from other machines on which the run was before, are preserved. A link has no grants.
     let text = if file.is_symlink() { None } else { read_own(&file).map_err(failed)? }.unwrap_or_default();
     let kept = text.lines().filter_map(|line| serde_json::from_str::<SignedGrant>(line).ok());
     let new = grants.iter().filter(|grant| !before.covers(grant)).map(|grant| SignedGrant::new(grant.clone(), &key));
@@ -130,7 +129,7 @@ fn accept_with(run: &Path, grants: &[Grant], key_file: Option<&Path>) -> Result<
     if text.len() as u64 > LARGEST {
         return Err(failed(io::Error::other(format!("it would be larger than the limit of {} MiB", LARGEST >> 20))));
     }
-    // A link that somebody put there is replaced, not followed.
+    // A link in the file's place is replaced, not followed.
     let write = || {
         let mut new = files::temporary_in(run)?;
         new.write_all(text.as_bytes())?;
@@ -139,7 +138,7 @@ fn accept_with(run: &Path, grants: &[Grant], key_file: Option<&Path>) -> Result<
     write().map(drop).map_err(failed)
 }
 
-/// Reads a run's file of grants; none if there is none. Not what a link leads to: that may be the file of the user's own run.
+/// Reads a run's grants file; `None` if there is none. Does not follow a link, which may lead to the file of the user's own run.
 fn read_own(file: &Path) -> io::Result<Option<String>> {
     if files::exists_as_file(file)? { files::read_text(file, LARGEST).map(Some) } else { Ok(None) }
 }
@@ -153,10 +152,10 @@ fn no_folder() -> String {
     "there is no folder for the key of your runs' marks; set XDG_STATE_HOME or RLHOST_STATE_DIR".to_owned()
 }
 
-/// Reads a key; none if there is no file.
+/// Reads a key; `None` if there is no file.
 ///
 /// # Errors
-/// If others could have read or written it, or it is no key.
+/// If others could have read or written the file, or it is not a key.
 fn read_key(file: &Path) -> io::Result<Option<hmac::Key>> {
     if !files::exists_as_file(file)? {
         return Ok(None);
@@ -178,7 +177,7 @@ fn read_key(file: &Path) -> io::Result<Option<hmac::Key>> {
     Ok(Some(hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
 }
 
-/// Reads the key, after creating it if there is none. Of several processes that do this together, one creates it.
+/// Reads the key, and creates it first if there is none. If several processes do this at once, one creates it.
 fn ensure_key(file: &Path) -> io::Result<hmac::Key> {
     if let Some(key) = read_key(file)? {
         return Ok(key);
@@ -191,7 +190,7 @@ fn ensure_key(file: &Path) -> io::Result<hmac::Key> {
     builder.recursive(true).create(folder)?;
     let mut bytes = [0; KEY];
     SystemRandom::new().fill(&mut bytes).map_err(|_| io::Error::other("the system gives no random numbers"))?;
-    // For its user alone from the beginning, and complete when it has its name.
+    // Private to the user from the beginning, and complete when it gets its name.
     let mut new = NamedTempFile::new_in(folder)?;
     new.write_all(&bytes)?;
     new.as_file().sync_all()?;
@@ -248,7 +247,7 @@ mod tests {
         assert!(!place.granted("them").covers(&limit(4000)) && trouble.contains("there is no key"), "{trouble}");
         place.accept(&[limit(700)], "them").unwrap();
         assert!(place.granted("them").covers(&limit(700)) && !place.granted("them").covers(&limit(4000)));
-        // Those who share a run keep their own.
+        // Users who share a run keep their own grants.
         assert!(place.granted("me").covers(&limit(4000)));
     }
 
@@ -275,7 +274,7 @@ mod tests {
         assert!(place.granted("me").covers(&limit(4000)));
         fs::write(&file, [0xff; 9]).unwrap();
         assert!(place.granted("me").problem().unwrap().contains("UTF-8"));
-        // What can't be read is not replaced.
+        // An unreadable file is not replaced.
         let error = place.accept(&[limit(4000)], "me").unwrap_err();
         assert!(error.contains("UTF-8") && error.contains(&file.display().to_string()), "{error}");
         assert_eq!(fs::read(&file).unwrap(), [0xff; 9]);

@@ -1,4 +1,4 @@
-//! The lock of a run's folder, which the process that runs the run holds, and where that folder is while it runs.
+//! The lock of a run's folder, which the process that runs the run holds, and the folder's location during the run.
 
 use super::RunFiles;
 use crate::config::{files, printable_path};
@@ -6,27 +6,27 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The locks of a run's folder, for as long as this exists.
+/// The locks of a run's folder, released on drop.
 #[derive(Debug)]
 pub struct RunLock {
     _file: File,
-    /// The folder itself, where folders can be opened. It is locked too, since anyone can remove the file.
+    /// The folder itself, where folders can be opened. It is locked too, since anyone can remove the lock file.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     folder: Option<File>,
 }
 
-/// Where the folder of a running run is.
+/// The location of a running run's folder.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Whereabouts {
-    /// Where it was, as far as can be known.
+    /// The folder is at its old path, as far as can be determined.
     Unchanged,
-    /// It was renamed.
+    /// The folder was renamed.
     Moved(PathBuf),
-    /// It was removed.
+    /// The folder was removed.
     Gone,
 }
 
-/// Locks a run's folder. Where files can't be locked, warns and returns it unlocked.
+/// Locks a run's folder. Where files can't be locked, warns and returns the folder unlocked.
 ///
 /// # Errors
 /// `WouldBlock` if another process runs the run.
@@ -53,7 +53,7 @@ fn open_folder(run: &Path) -> Option<File> {
 }
 
 impl RunLock {
-    /// Returns where the folder is that was locked at this path.
+    /// Returns the location of the folder that was locked at this path.
     #[cfg(target_os = "linux")]
     pub fn whereabouts(&self, path: &Path) -> Whereabouts {
         use std::os::fd::AsRawFd;
@@ -67,7 +67,7 @@ impl RunLock {
         match std::fs::metadata(path) {
             Ok(found) if identity(&found) != own => {}
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
-            // What can't be determined has not been renamed.
+            // A folder whose location can't be determined counts as not renamed.
             _ => return Whereabouts::Unchanged,
         }
         let Ok(now) = std::fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd())) else {
@@ -83,16 +83,17 @@ impl RunLock {
         }
     }
 
-    /// Returns where the folder is that was locked at this path: where it was, since only Linux says where an open folder is.
+    /// Returns the location of the folder that was locked at this path: the path itself, since only Linux reports the path of an open
+    /// folder.
     #[cfg(not(target_os = "linux"))]
     pub fn whereabouts(&self, _path: &Path) -> Whereabouts {
         Whereabouts::Unchanged
     }
 }
 
-/// Returns whether an error says that a filesystem has no locks, rather than that locking failed.
+/// Returns whether an error means that a filesystem has no locks, rather than that locking failed.
 fn lacks_locks(error: &io::Error) -> bool {
-    // Network filesystems whose server keeps no locks say ENOLCK.
+    // Network filesystems whose server has no locks return ENOLCK.
     #[cfg(unix)]
     const NUMBERS: [i32; 3] = [libc::ENOSYS, libc::EOPNOTSUPP, libc::ENOLCK];
     #[cfg(not(unix))]
@@ -100,9 +101,9 @@ fn lacks_locks(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Unsupported || error.raw_os_error().is_some_and(|number| NUMBERS.contains(&number))
 }
 
-/// Returns whether a process runs the run in this folder; none if that can't be known.
+/// Returns whether a process runs the run in this folder; `None` if that can't be determined.
 pub fn is_running(run: &Path) -> Option<bool> {
-    // Shared locks, so that two that ask don't take each other for the run.
+    // Shared locks, so that two concurrent checks don't mistake each other for the run.
     if let Some(Err(TryLockError::WouldBlock)) = open_folder(run).as_ref().map(File::try_lock_shared) {
         return Some(true);
     }
@@ -136,7 +137,7 @@ mod tests {
         std::fs::remove_file(RunFiles(run.path()).lock()).unwrap();
         assert_eq!(is_running(run.path()), Some(true));
         assert!(matches!(lock(run.path()), Err(TryLockError::WouldBlock)));
-        // That attempt has made another file, which is nobody's.
+        // That attempt created another file, which nobody has locked.
         assert_eq!(is_running(run.path()), Some(true));
         drop(held);
         assert_eq!(is_running(run.path()), Some(false));
@@ -154,7 +155,7 @@ mod tests {
         assert_eq!(held.whereabouts(&run), Whereabouts::Unchanged);
         std::fs::rename(&run, &other).unwrap();
         assert_eq!(held.whereabouts(&run), Whereabouts::Moved(other.clone()));
-        // Another folder in its place is not it.
+        // Another folder at the old path is not mistaken for it.
         std::fs::create_dir(&run).unwrap();
         assert_eq!(held.whereabouts(&run), Whereabouts::Moved(other.clone()));
         assert_eq!(held.whereabouts(&other), Whereabouts::Unchanged);

@@ -10,31 +10,31 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// What the names of an evaluation's metrics begin with.
+/// Prefix of the names of an evaluation's metrics.
 const EVALUATION: &str = "eval_";
-/// Keys of a row that both kinds of rows have, besides its metrics.
+/// Keys of both kinds of rows that are not metrics.
 const OF_BOTH: [&str; 2] = ["epoch", "time"];
 const STEP: &str = "step";
 const VERSIONS: &str = "versions";
 
-/// Maximum number of plugins of a row, and of bytes of a plugin's name or hash.
+/// Maximum number of plugins in a row, and maximum length of a plugin's name or hash, in bytes.
 const MOST_PLUGINS: usize = 256;
 const LONGEST_NAME: usize = 200;
 
 /// Maximum number of values that [`RunMetrics::load`] keeps.
 const MOST_VALUES: usize = 4 << 20;
 
-/// What a row of metrics.jsonl measures.
+/// The kind of a row of metrics.jsonl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowKind {
-    /// The training steps since the last row of this kind.
+    /// Training steps since the last row of this kind.
     Train,
     /// An evaluation after a step.
     Evaluation,
 }
 
 impl RowKind {
-    /// Returns the kind of the rows that have a metric of this name; none if both kinds do.
+    /// Returns the kind of the rows that have a metric of this name; `None` if both kinds do.
     pub fn from_metric(name: &str) -> Option<Self> {
         match name {
             _ if OF_BOTH.contains(&name) => None,
@@ -49,22 +49,22 @@ impl RowKind {
 pub struct MetricsRow {
     /// Number of steps done.
     pub step: u64,
-    /// What it measures.
+    /// Kind of the row.
     pub kind: RowKind,
-    /// The version of each plugin in use, with the first digits of its hash, by the plugins' names. Empty in runs of older versions.
+    /// Versions of the plugins in use, with the first digits of their hashes, by name. Empty in runs of older versions.
     pub versions: BTreeMap<String, PluginVersion>,
-    /// Everything else, `epoch` and `time` included, in the order of the row. A value that is not a finite number is none.
+    /// All other values, including `epoch` and `time`, in the order of the row; `None` for a value that is not a finite number.
     pub values: Vec<(String, Option<f64>)>,
 }
 
 impl MetricsRow {
-    /// Reads a line; none if it has no step.
+    /// Reads a line; `None` if it has no step.
     pub fn from_line(line: &Map<String, Value>) -> Option<Self> {
         let step = line.get(STEP)?.as_u64()?;
         let versions = line.get(VERSIONS).and_then(Value::as_object).into_iter().flatten().take(MOST_PLUGINS);
         let versions =
             versions.filter_map(|(name, version)| Some((shown(name), PluginVersion::parse(&shown(version.as_str()?)))));
-        // `versions` of another kind is a metric like any other.
+        // A value of `versions` that is not an object is a metric like any other.
         let is_metric = |name: &str, value: &Value| name != STEP && !(name == VERSIONS && value.is_object());
         let values = line.iter().filter(|(name, value)| is_metric(name, value));
         let values: Vec<_> = values.map(|(name, v)| (name.clone(), v.as_f64().filter(|v| v.is_finite()))).collect();
@@ -84,13 +84,13 @@ fn shown(text: &str) -> String {
     printable(text, LONGEST_NAME)
 }
 
-/// Returns a metric's name as it is shown.
+/// Returns a metric's name in printable form.
 pub fn metric_name(name: &str) -> String {
     shown(name)
 }
 
-/// Calls `take` with each row of a run's metrics.jsonl, in the order of the file, in which a resumed run may write a step again. Returns
-/// notes on what could not be read.
+/// Calls `take` with each row of a run's metrics.jsonl, in the order of the file, in which a resumed run may repeat steps. Returns notes on
+/// parts that could not be read.
 ///
 /// # Errors
 /// If the file is missing, is not a regular file, is a link or can't be read.
@@ -109,12 +109,12 @@ pub fn each_metrics_row(run: &Path, mut take: impl FnMut(MetricsRow)) -> io::Res
     Ok(notes)
 }
 
-/// All metrics of a run, for what compares runs.
+/// All metrics of a run, for comparisons of runs.
 #[derive(Clone, Debug, Default)]
 pub struct RunMetrics {
-    /// The rows in the order of their steps, a step's training before its evaluation. Of rows of the same step and kind, the newest.
+    /// Rows sorted by step, a step's training row before its evaluation row. Of several rows of the same step and kind, the newest.
     pub rows: Vec<MetricsRow>,
-    /// What could not be read.
+    /// Notes on parts that could not be read.
     pub notes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The folder of a run as all that write or read it know it: which files it has, and what stands in their lines.
+//! The format of a run's folder, shared by everything that writes or reads it: its files and the contents of their lines.
 
 mod checkpoint_files;
 mod completions;

@@ -1,5 +1,5 @@
-//! Which files of a run's folder are its own. The folder may be anybody's, and a link in it may lead to what only its reader may see: a report
-//! or a page would show that to others.
+//! Checks which files in a run's folder are its own. The folder may be from anybody, and a link in it may lead to a file that only its
+//! reader may see: a report or a page would show that file to others.
 
 use crate::config::json_lines::{self, UnreadLines};
 use serde_json::{Map, Value};
@@ -7,10 +7,10 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Refuses a file of a run's folder that is a link, or that is reached through one below that folder. A missing file is none.
+/// Rejects a file of a run's folder that is a link, or that is reached through one below that folder. Accepts a missing file.
 ///
 /// # Errors
-/// If it is one, or this can't be determined.
+/// If the file is such a link, or this can't be determined.
 pub fn ensure_own_file(run: &Path, file: &Path) -> io::Result<()> {
     let below = file.strip_prefix(run).map_err(|_| invalid("it is not in the run's folder"))?;
     let mut place = run.to_owned();
@@ -27,10 +27,10 @@ pub fn ensure_own_file(run: &Path, file: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Calls `take` with each object in a file of JSON lines in a run's folder, unless it is a link.
+/// Calls `take` with each object in a JSON Lines file of a run's folder, unless the file is a link.
 ///
 /// # Errors
-/// If it is missing, is not a regular file, is a link or can't be read.
+/// If the file is missing, is not a regular file, is a link or can't be read.
 pub fn each_own_line(run: &Path, file: &Path, take: impl FnMut(Map<String, Value>)) -> io::Result<UnreadLines> {
     ensure_own_file(run, file)?;
     json_lines::for_each_object(file, take)
@@ -57,7 +57,7 @@ mod tests {
         symlink(at("elsewhere/file"), at("run/link")).unwrap();
         symlink(at("elsewhere"), at("run/linked")).unwrap();
         symlink(at("nowhere"), at("run/dangling")).unwrap();
-        // Whoever names the folder may do so by a link.
+        // The path of the folder itself may contain a link.
         symlink(at("run"), at("other-run")).unwrap();
         for name in ["file", "folder/file", "missing", "missing/file"] {
             assert!(ensure_own_file(&at("run"), &at("run").join(name)).is_ok(), "{name}");

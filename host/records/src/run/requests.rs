@@ -1,5 +1,5 @@
-//! What people request of a running run: files in its folder, which the run takes between two steps; and what comes with a plugin that
-//! they send.
+//! Requests to a running run: files in its folder, which the run reads between two steps. Also the files that accompany a plugin sent to
+//! it.
 
 use super::RunFiles;
 use crate::config::{files, now};
@@ -8,22 +8,22 @@ use serde_json::{Map, Value};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Most requests that are taken at once; the others wait for the next step.
+/// Maximum number of requests taken at a time; the others wait for the next step.
 const MOST: usize = 100;
 
-/// Largest file of a request, in bytes.
+/// Maximum size of a request's file, in bytes.
 const LARGEST: u64 = 4096;
 
-/// Ending of the files' names.
+/// Suffix of the files' names.
 const ENDING: &str = ".json";
 
-/// What a run can be requested to do.
+/// An action that a run can be requested to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunAction {
     /// Wait after the current step.
     Pause,
-    /// Go on after a pause.
+    /// Continue after a pause.
     Continue,
     /// Save a checkpoint after the current step.
     Save,
@@ -34,10 +34,10 @@ pub enum RunAction {
 }
 
 impl RunAction {
-    /// All of them.
+    /// All actions.
     pub const ALL: [Self; 5] = [Self::Pause, Self::Continue, Self::Save, Self::Evaluate, Self::Stop];
 
-    /// Returns its name.
+    /// Returns the name of the action.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pause => "pause",
@@ -54,57 +54,57 @@ impl RunAction {
     }
 }
 
-/// A request.
+/// A request to a run.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunRequest {
-    /// What to do.
+    /// Requested action.
     pub action: RunAction,
-    /// Who requests it.
+    /// Who made the request.
     pub by: String,
 }
 
-/// A request that a run has taken.
+/// A request that a run has taken from its folder.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct TakenRequest {
-    /// Its name, which the event that answers it has.
+    /// Name of the request, which the answering event repeats.
     pub name: String,
-    /// What it says.
+    /// Contents of the request.
     pub request: RunRequest,
 }
 
-/// What comes with a plugin that is sent to a running run, or without one: who sends it, and what is set.
+/// Settings that are sent with a plugin, or without one, to a running run, and who sent them.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PluginRequest {
-    /// Who sends it.
+    /// Who sent the request.
     pub by: String,
-    /// The plugin's settings; one that is missing has the version's default. None: those that the user gave the version before.
+    /// Settings of the plugin; a missing one has the version's default. `None` keeps the settings that the user gave the previous version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<Map<String, Value>>,
-    /// The weight of its scores.
+    /// Weight of the plugin's scores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
 }
 
 impl PluginRequest {
-    /// Ending of the file that comes with a plugin's, and has its name otherwise.
+    /// Suffix of the file that accompanies a plugin's file of the same name.
     pub const COMPANION_ENDING: &'static str = "about";
-    /// Ending of the file of a request that sends no plugin.
+    /// Suffix of a request's file that sends settings without a plugin.
     pub const SETTINGS_ENDING: &'static str = "settings";
-    /// Largest file of one, in bytes.
+    /// Maximum size of such a file, in bytes.
     const LARGEST: u64 = 1 << 20;
 
-    /// Reads the file of one.
+    /// Reads a request's file.
     ///
     /// # Errors
-    /// If it can't be read or understood.
+    /// If the file can't be read or parsed.
     pub fn load(file: &Path) -> io::Result<Self> {
         Ok(serde_json::from_slice(&files::read(file, Self::LARGEST)?)?)
     }
 }
 
-/// Requests something of the run in this folder. Returns the request's name.
+/// Sends a request to the run in this folder. Returns the request's name.
 ///
 /// # Errors
 /// If the file can't be written.
@@ -119,7 +119,7 @@ pub fn send_request(run: &Path, request: &RunRequest) -> io::Result<String> {
     Ok(name)
 }
 
-/// Takes the requests that have come in, oldest first. Those that can't be read are dropped with a warning.
+/// Takes the requests that have arrived, oldest first. Unreadable ones are dropped with a warning.
 pub fn take_requests(run: &Path) -> Vec<TakenRequest> {
     let Ok(entries) = std::fs::read_dir(RunFiles(run).requests()) else { return Vec::new() };
     let named = |path: PathBuf| {
@@ -132,7 +132,7 @@ pub fn take_requests(run: &Path) -> Vec<TakenRequest> {
     let mut taken = Vec::new();
     for (_, name, path) in all.into_iter().take(MOST) {
         let read = files::read(&path, LARGEST).and_then(|text| Ok(serde_json::from_slice(&text)?));
-        // One that stays would be taken again.
+        // A file that stays would be taken again.
         if let Err(error) = std::fs::remove_file(&path) {
             tracing::warn!("{}: it can't be removed, so this request is not followed: {error}", path.display());
             continue;

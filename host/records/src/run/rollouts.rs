@@ -1,5 +1,5 @@
-//! Reads completions.jsonl as a whole, to be looked through: in bounded memory however large it is, without the lines that a later
-//! resume undid, and only those that meet conditions.
+//! Reads completions.jsonl for browsing and searching: in bounded memory regardless of its size, without lines that a later resume undid,
+//! and only completions that match a filter.
 
 use super::{PluginVersion, is_completion_undone};
 use crate::config::json_lines::{BoundedLine, JsonLinesReader, LONGEST_COMPLETION, UnreadLines};
@@ -10,51 +10,51 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-/// Most places at which a resume took steps back; the file of a run that resumed has none, since a resume removes what it undoes.
+/// Maximum number of restarts. The file of a resumed run has none, since a resume removes the lines that it undoes.
 const MOST_RESTARTS: usize = 1 << 20;
 
-/// Most names of rewards, and most versions of plugins, that are remembered for a message.
+/// Maximum number of rewards' names, and of plugins' versions, that are kept for a message.
 const MOST_NAMES: usize = 1024;
 
-/// How lines begin as a run writes them.
+/// Prefix of lines as a run writes them.
 const STEP: &[u8] = b"{\"step\":";
 
-/// A completion, as it is looked at: whatever is missing is left out.
+/// A completion, as read for showing it. Missing fields are left empty.
 #[derive(Debug, Default, Deserialize)]
 pub struct LoggedRollout {
-    /// The number of steps taken before it was generated.
+    /// Number of steps taken before the completion was generated.
     pub step: u64,
-    /// The row of the dataset.
+    /// Row of the dataset.
     #[serde(default)]
     pub row: Value,
     /// Text of the prompt.
     #[serde(default)]
     pub prompt: String,
-    /// Its text.
+    /// Text of the completion.
     #[serde(default)]
     pub completion: String,
-    /// Its tokens, which are only counted.
+    /// Tokens of the completion, which are only counted.
     #[serde(default)]
     pub completion_ids: Option<Vec<IgnoredAny>>,
-    /// Whether it ended on its own rather than at a limit.
+    /// Whether the completion ended on its own rather than at a limit.
     #[serde(default)]
     pub finished: Option<bool>,
-    /// Its scores.
+    /// Scores by reward name.
     #[serde(default)]
     pub rewards: Map<String, Value>,
-    /// What rewards logged beside it.
+    /// Values that rewards logged for the completion.
     #[serde(default)]
     pub extra: Map<String, Value>,
-    /// Its advantage.
+    /// Advantage of the completion.
     #[serde(default)]
     pub advantage: Value,
-    /// Versions of the plugins in use, by their names.
+    /// Versions of the plugins in use, by name.
     #[serde(default)]
     pub plugins: Map<String, Value>,
-    /// The conversation of an episode.
+    /// Conversation of an episode.
     #[serde(default)]
     pub messages: Vec<Value>,
-    /// The reward of each turn, or none.
+    /// Reward of each turn, null if it has none.
     #[serde(default)]
     pub turn_rewards: Vec<Value>,
     /// Why the episode failed, if it did.
@@ -63,14 +63,14 @@ pub struct LoggedRollout {
 }
 
 impl LoggedRollout {
-    /// Returns whether another one answers the same prompt in the same step.
+    /// Returns whether another completion answers the same prompt in the same step.
     #[must_use]
     pub fn is_of_group(&self, other: &Self) -> bool {
         (self.step, &self.row, &self.prompt) == (other.step, &other.row, &other.prompt)
     }
 
-    /// Returns a value by its name: a reward's score, `advantage`, `tokens`, or `reward`, the sum of the scores times `weights`. A
-    /// reward without a weight counts once. None if there is no such value.
+    /// Returns a value by its name: a reward's score, `advantage`, `tokens`, or `reward`, which is the sum of the scores times `weights`. A
+    /// reward without a weight has weight 1. Returns `None` if there is no such value.
     #[must_use]
     pub fn value(&self, name: &str, weights: &BTreeMap<String, f64>) -> Option<f64> {
         let score = self.rewards.get(name).map(Value::as_f64);
@@ -87,47 +87,47 @@ impl LoggedRollout {
     }
 }
 
-/// The names that [`LoggedRollout::value`] knows besides those of rewards.
+/// Names of values that [`LoggedRollout::value`] knows, other than those of rewards.
 pub const VALUES: [&str; 3] = ["reward", "advantage", "tokens"];
 
 /// A condition on a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValueBound {
-    /// The value's name.
+    /// Name of the value.
     pub name: String,
-    /// The least value that meets it.
+    /// Minimum value that matches.
     pub low: f64,
-    /// The greatest value that meets it.
+    /// Maximum value that matches.
     pub high: f64,
 }
 
-/// The steps whose completions are read.
+/// The steps whose completions are selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepSelection {
     /// The newest step with completions.
     Last,
-    /// From one to the other, both included.
+    /// The steps from the first to the second, inclusive.
     Between(u64, u64),
 }
 
-/// The completions that are read. The default is all.
+/// A filter for completions. The default selects all.
 #[derive(Clone, Debug, Default)]
 pub struct RolloutFilter {
-    /// The steps that they are of.
+    /// Steps of the completions.
     pub steps: StepSelection,
-    /// The row of the dataset.
+    /// Row of the dataset.
     pub row: Option<u64>,
-    /// A text in the prompt, in lower case.
+    /// Text that the prompt contains, in lower case.
     pub prompt: Option<String>,
-    /// A text in the completion or episode, in lower case.
+    /// Text that the completion or episode contains, in lower case.
     pub text: Option<String>,
-    /// Conditions on values, which all must be met.
+    /// Conditions on values, all of which must hold.
     pub bounds: Vec<ValueBound>,
-    /// The first digits of a plugin's version, and the plugin's name, if it must be that one.
+    /// Prefix of a plugin version, and the plugin's name, if only that plugin's version counts.
     pub version: Option<(Option<String>, String)>,
-    /// Only those that a limit cut off.
+    /// Whether only completions that were cut off by a limit match.
     pub cut_off: bool,
-    /// The weights of rewards, for the value `reward`.
+    /// Weights of rewards, for the value `reward`.
     pub weights: BTreeMap<String, f64>,
 }
 
@@ -138,7 +138,7 @@ impl Default for StepSelection {
 }
 
 impl RolloutFilter {
-    /// Returns whether a completion meets all conditions but that on its step.
+    /// Returns whether a completion meets all conditions except that on its step.
     fn matches(&self, rollout: &LoggedRollout) -> bool {
         let is_in = |wanted: &Option<String>, text: &str| wanted.as_ref().is_none_or(|wanted| contains(text, wanted));
         let within = |bound: &ValueBound| {
@@ -160,12 +160,12 @@ impl RolloutFilter {
     }
 }
 
-/// Returns whether a text contains another, which is in lower case, in whatever case.
+/// Returns whether a text contains `wanted`, which is in lower case, ignoring case.
 fn contains(text: &str, wanted: &str) -> bool {
     text.contains(wanted) || text.to_lowercase().contains(wanted)
 }
 
-/// The newest step, and where its lines begin: a place and a line's number.
+/// The newest step, with the offset and number of its first line.
 #[derive(Clone, Copy)]
 struct NewestStep {
     step: u64,
@@ -173,7 +173,7 @@ struct NewestStep {
     number: u64,
 }
 
-/// A place in the file at which the run took steps again, and the first of these.
+/// An offset in the file at which the run began to repeat steps, and the first of these steps.
 struct Restart {
     place: u64,
     step: u64,
@@ -182,26 +182,26 @@ struct Restart {
 /// The completions of a run.
 pub struct RolloutReader {
     reader: JsonLinesReader,
-    /// In the order of the file; each with the least step of it and of those after it.
+    /// Restarts in the order of the file, each with the minimum of its step and all later ones.
     restarts: Vec<Restart>,
     newest: Option<NewestStep>,
-    /// Where the first pass ended; what a live run appends is not read.
+    /// Offset at which the first pass ended; lines that a live run appends later are not read.
     end: u64,
-    /// What the completions that were read have, for messages.
+    /// Names and versions in the completions that were read, for messages.
     inventory: RolloutInventory,
-    /// Completions whose keys are of other kinds, and the number of the first one's line.
+    /// Number of completions with values of the wrong type, and the number of the first such line.
     misfits: u64,
     first_misfit: u64,
 }
 
-/// Names and versions among the completions that were read.
+/// The names and versions in the completions that were read.
 #[derive(Debug, Default)]
 pub struct RolloutInventory {
     /// Names of rewards.
     pub rewards: BTreeSet<String>,
-    /// Versions of plugins, by name, with the first step and the last.
+    /// Versions of plugins, by name, with the first and the last step of each.
     pub versions: BTreeMap<(String, PluginVersion), (u64, u64)>,
-    /// The completions.
+    /// Number of completions.
     pub completions: u64,
 }
 
@@ -229,7 +229,7 @@ struct RolloutStep {
     step: u64,
 }
 
-/// Returns the step of a line, judging by its beginning.
+/// Returns the step of a line, judging by its prefix.
 fn step_at_a_glance(line: &[u8]) -> Option<u64> {
     let rest = line.strip_prefix(STEP)?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -237,7 +237,7 @@ fn step_at_a_glance(line: &[u8]) -> Option<u64> {
 }
 
 impl RolloutReader {
-    /// Opens the file, and reads it once to find out which lines count.
+    /// Opens the file, and reads it once to determine which lines count.
     ///
     /// # Errors
     /// If it is not a regular file or can't be read.
@@ -247,7 +247,7 @@ impl RolloutReader {
         while let Some(line) = reader.next_line()? {
             let BoundedLine::Whole(text) = line else { continue };
             let glanced = step_at_a_glance(text).filter(|step| before.is_none_or(|before| before <= *step));
-            // What is not as expected is read properly: a damaged line must not undo others.
+            // A line with an unexpected prefix is parsed completely: a damaged line must not undo others.
             let Some(step) = glanced.or_else(|| Some(serde_json::from_slice::<RolloutStep>(text).ok()?.step)) else { continue };
             let place = reader.offset();
             if before.is_some_and(|before| step < before) && restarts.len() < MOST_RESTARTS {
@@ -273,19 +273,19 @@ impl RolloutReader {
         self.newest.map(|newest| newest.step)
     }
 
-    /// Returns what the completions have that were read.
+    /// Returns the names and versions in the completions that were read.
     #[must_use]
     pub fn inventory(&self) -> &RolloutInventory {
         &self.inventory
     }
 
-    /// Returns whether a resume undid the line of a step that begins at `offset`.
+    /// Returns whether a resume undid a step's line at this offset.
     fn is_undone(&self, place: u64, step: u64) -> bool {
         let next = self.restarts.partition_point(|restart| restart.place <= place);
         self.restarts.get(next).is_some_and(|restart| is_completion_undone(step, restart.step))
     }
 
-    /// Calls `take` with each selected completion, its place and its line, until it returns false.
+    /// Calls `take` with each selected completion, its offset and its line, until it returns false.
     ///
     /// # Errors
     /// If the file can't be read.
@@ -299,7 +299,7 @@ impl RolloutReader {
             StepSelection::Last => (newest.step, newest.step),
             StepSelection::Between(from, to) => (from, to),
         };
-        // What comes before the newest step's lines can't be of it, unless it was undone.
+        // Lines before the newest step's can't belong to it, unless they were undone.
         let (place, number) = if from == newest.step { (newest.place, newest.number) } else { (0, 1) };
         self.reader.seek_line(place, number)?;
         loop {
@@ -316,7 +316,7 @@ impl RolloutReader {
                 break;
             }
             let text = self.reader.text();
-            // Lines that are not as a run writes them are parsed to see whether they are damaged.
+            // Lines with an unexpected prefix are parsed to see whether they are damaged.
             let is_other = |step: u64| !(from..=to).contains(&step) || self.is_undone(place, step);
             if step_at_a_glance(text).is_some_and(is_other) {
                 continue;
@@ -343,7 +343,7 @@ impl RolloutReader {
         Ok(())
     }
 
-    /// Reads the completion at a place that [`Self::for_each`] gave. Returns it and its line.
+    /// Reads the completion at an offset from [`Self::for_each`]. Returns it and its line.
     ///
     /// # Errors
     /// If the file can't be read, or has changed.
@@ -358,7 +358,7 @@ impl RolloutReader {
         Ok((rollout, self.reader.text()))
     }
 
-    /// Says what was not read from the file of this name.
+    /// Describes what could not be read from the file of this name.
     #[must_use]
     pub fn notes(self, file: &str) -> Vec<String> {
         let unread: UnreadLines = self.reader.unread();
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(names(&selected(&text, &all).0), "0a 1e 2f 2g ");
         let last = RolloutFilter { steps: StepSelection::Last, ..RolloutFilter::default() };
         assert_eq!(names(&selected(&text, &last).0), "2f 2g ");
-        // Torn lines, one that a live run still writes, and an object that is no completion.
+        // Torn lines, one that a live run is still writing, and an object that is not a completion.
         let torn = format!("{text}{{\"step\":0,\"row\":garb\n[]\n{{\"step\":\"x\"}}\n{{\"step\":2,\"row\":0}}\n{{\"step\":0,");
         let (found, notes) = selected(&torn, &all);
         assert_eq!(names(&found), "0a 1e 2f 2g 2 ");

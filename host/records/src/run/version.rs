@@ -1,14 +1,14 @@
-//! What identifies a version of a plugin: its bytes and its settings. Whatever writes, compares or shows one uses [`PluginVersion`].
+//! The identity of a plugin version: its bytes and its settings. Everything that writes, compares or shows versions uses [`PluginVersion`].
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// Between the hash and the digest of the settings.
+/// Separator between the hash and the digest of the settings.
 const JOINT: char = '+';
 
-/// Digits of a digest of settings.
+/// Number of digits of a settings digest.
 const DIGITS: usize = 6;
 
 /// A version of a plugin or of a reward model: the hash of its bytes and a digest of its settings, as text `HASH+DIGEST`.
@@ -31,7 +31,7 @@ impl PluginVersion {
         Self { hash: hash.to_owned(), settings: None }
     }
 
-    /// Reads one as it is written, whole or short.
+    /// Parses a version as written, with the full hash or its first digits.
     pub fn parse(text: &str) -> Self {
         match text.split_once(JOINT) {
             Some((hash, settings)) => Self { hash: hash.to_owned(), settings: Some(settings.to_owned()) },
@@ -44,7 +44,7 @@ impl PluginVersion {
         Self { settings: digest.map(str::to_owned), ..self }
     }
 
-    /// Returns the hash of the bytes, whole or its first digits.
+    /// Returns the hash of the bytes, or its first digits.
     pub fn hash(&self) -> &str {
         &self.hash
     }
@@ -54,31 +54,32 @@ impl PluginVersion {
         self.settings.as_deref()
     }
 
-    /// Returns whether it is not known.
+    /// Returns whether the version is unknown.
     pub fn is_unknown(&self) -> bool {
         self.hash.is_empty()
     }
 
-    /// Returns whether it has digits only, as all that a run writes.
+    /// Returns whether the version consists of hexadecimal digits, like all that a run writes.
     pub fn is_hexadecimal(&self) -> bool {
         let digits = self.hash.bytes().chain(self.settings.iter().flat_map(|settings| settings.bytes()));
         digits.into_iter().all(|byte| byte.is_ascii_hexdigit())
     }
 
-    /// Returns whether another one may be the same, of which perhaps only the first digits are known, or not the settings.
+    /// Returns whether two versions may be identical. One of them may have only the first digits of the hash, or no settings.
     pub fn is_same(&self, other: &Self) -> bool {
         let begins = self.hash.starts_with(&other.hash) || other.hash.starts_with(&self.hash);
         let settings = self.settings.as_ref().zip(other.settings.as_ref()).is_none_or(|(own, other)| own == other);
         begins && self.is_unknown() == other.is_unknown() && settings
     }
 
-    /// Returns whether it is what a person names by the first digits of the hash, those of the digest after a `+`, or both.
+    /// Returns whether the version matches a prefix given by a user: the first digits of the hash, those of the digest after a `+`, or
+    /// both.
     pub fn matches_prefix(&self, given: &str) -> bool {
         let (hash, settings) = given.split_once(JOINT).unwrap_or((given, ""));
         self.hash.starts_with(hash) && self.settings.as_deref().unwrap_or_default().starts_with(settings)
     }
 
-    /// Returns it with the first digits of its hash, as rows of metrics have it and wherever it is shown.
+    /// Returns the version with the first digits of its hash, as in rows of metrics and wherever it is shown.
     pub fn short(&self) -> String {
         Self { hash: short_hash(&self.hash).to_owned(), settings: self.settings.clone() }.to_string()
     }
@@ -103,12 +104,12 @@ impl<'de> Deserialize<'de> for PluginVersion {
     }
 }
 
-/// Returns the first digits of a hash of bytes, as they are shown.
+/// Returns the first digits of a hash, as shown.
 pub fn short_hash(hash: &str) -> &str {
     hash.char_indices().nth(12).map_or(hash, |(end, _)| &hash[..end])
 }
 
-/// Returns the digest of settings, which is the same for settings that mean the same.
+/// Returns the digest of settings, which is identical for equivalent settings.
 fn digest(settings: &Map<String, Value>) -> String {
     let mut hasher = Sha256::new();
     let mut add = |text: &str| hasher.update(text.as_bytes());
@@ -121,7 +122,7 @@ fn digest(settings: &Map<String, Value>) -> String {
 fn write_value(value: &Value, add: &mut impl FnMut(&str)) {
     match value {
         Value::Number(number) => match number.as_f64() {
-            // Those of more digits stay as they are.
+            // Larger integers are written as they are.
             Some(v) if v.fract() != 0.0 || v.abs() < (1u64 << 53) as f64 => add(&v.to_string()),
             _ => add(&number.to_string()),
         },
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(one, same);
         let others = [json!({"target": 3, "deep": {"a": [1, 2.5], "b": null}}), json!({}), json!({"target": "20"})];
         assert!(others.iter().all(|other| version(other) != one && !version(other).is_same(&one)));
-        // Numbers that a float can't tell apart.
+        // Numbers that a float can't distinguish.
         assert_ne!(version(&json!({"n": 9_007_199_254_740_993u64})), version(&json!({"n": 9_007_199_254_740_992u64})));
         assert_eq!(one.short(), format!("0123456789ab+{}", one.settings().unwrap()));
         assert_eq!(one.settings().unwrap().len(), DIGITS);

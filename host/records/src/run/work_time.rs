@@ -1,4 +1,4 @@
-//! How long the processes of a run worked on it, as its events tell.
+//! Computes how long the processes of a run worked on it, from its events.
 
 use super::EventLine;
 use jiff::Timestamp;
@@ -6,14 +6,14 @@ use jiff::Timestamp;
 /// The time that a run's processes worked on it, up to an event.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkTime {
-    /// Seconds of the processes before the newest.
+    /// Total of the processes before the newest, in seconds.
     seconds: f64,
-    /// The first and the last time that events of the newest process have; none if it has said how long it took.
+    /// First and last event time of the newest process; `None` once it has reported its duration.
     newest: Option<(Timestamp, Timestamp)>,
 }
 
 impl WorkTime {
-    /// Takes the next event into account.
+    /// Processes the next event.
     pub fn observe(&mut self, event: &EventLine) {
         if event.begins() {
             self.seconds += length(self.newest.take());
@@ -26,7 +26,8 @@ impl WorkTime {
         }
     }
 
-    /// Returns the seconds. `now` is the end of the newest process if it is running, `logged` its seconds when it last logged metrics.
+    /// Returns the working time in seconds. `now` is the end of the newest process if it is running, `logged` the seconds that it last
+    /// logged.
     #[must_use]
     pub fn seconds(&self, now: Option<Timestamp>, logged: Option<f64>) -> f64 {
         // Events have a resolution of a second, and a process that crashed may have none after its first.

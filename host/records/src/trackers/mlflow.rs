@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// The experiment that runs belong to: its id and its name.
+/// Id and name of the experiment that runs belong to.
 const EXPERIMENT: (&str, &str) = ("100000000000000001", "rlhost");
 
 /// Returns whether a character may be in a metric's or a setting's name.
@@ -13,7 +13,7 @@ fn keeps(c: char) -> bool {
     c.is_ascii_alphanumeric() || "_-. /".contains(c)
 }
 
-/// Writes a run into `to/mlruns`, beside others. Returns that folder.
+/// Writes a run into `to/mlruns`, next to others. Returns that folder.
 pub(super) fn write(run: &ExportedRun, to: &Path) -> Result<PathBuf, Error> {
     let (id, name) = EXPERIMENT;
     let store = to.join("mlruns");
@@ -41,7 +41,7 @@ pub(super) fn write(run: &ExportedRun, to: &Path) -> Result<PathBuf, Error> {
     Ok(store)
 }
 
-/// Returns what a run's meta.yaml says.
+/// Returns the fields of a run's meta.yaml.
 fn about(run: &ExportedRun, artifacts: &str) -> [(&'static str, Value); 14] {
     // RUNNING, FINISHED, FAILED, KILLED
     let status = match run.end.as_deref() {
@@ -93,7 +93,7 @@ fn contents(run: &ExportedRun, folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes meta.yaml; a value of JSON is one of YAML.
+/// Writes meta.yaml; every JSON value is valid YAML.
 fn meta_file(folder: &Path, entries: &[(&str, Value)]) -> Result<(), Error> {
     let text: String = entries.iter().map(|(key, value)| format!("{key}: {value}\n")).collect();
     write_file(&folder.join("meta.yaml"), |file| file.write_all(text.as_bytes()))

@@ -1,5 +1,5 @@
-//! Exports a run for other programs that track experiments, in files that their own clients read without a network: MLflow's file
-//! store, an offline run of Weights & Biases, and a table with a script that logs it with Trackio.
+//! Exports a run for other experiment trackers, in files that their own clients read without a network: MLflow's file store, an offline run
+//! of Weights & Biases, and a table with a script that logs it with Trackio.
 //!
 //! Only the run's folder is read, within bounds: it may be damaged, still growing, or somebody else's.
 
@@ -26,7 +26,7 @@ pub enum TrackerFormat {
 }
 
 impl TrackerFormat {
-    /// Returns its name, as `--format` and `report_to` spell it.
+    /// Returns the name, as `--format` and `report_to` spell it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -48,8 +48,8 @@ impl TrackerFormat {
     }
 }
 
-/// Exports a run's metrics and settings into a folder: that of the run, or one that several runs share. Replaces an earlier export of
-/// the same run. Returns the path that the program is given, and what could not be read.
+/// Exports a run's metrics and settings into a folder: the run's own, or one that several runs share. Replaces an earlier export of the
+/// same run. Returns the path to pass to the tracker, and notes on parts that could not be read.
 ///
 /// # Errors
 /// If the run has no metrics, or something can't be read or written.

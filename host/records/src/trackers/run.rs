@@ -1,4 +1,4 @@
-//! What trackers are told of a run.
+//! The data of a run that is exported to trackers.
 
 use crate::config::{files, printable};
 use crate::run::{EffectiveConfig, EventLine, RunFiles, each_metrics_row, each_own_line};
@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 const MOST_METRICS: usize = 4096;
 const MOST_VALUES: usize = 50_000_000;
 const MOST_CELLS: usize = 200_000_000;
-/// Most starts and resumes whose times are kept.
+/// Maximum number of starts and resumes whose times are kept.
 const MOST_BEGINNINGS: usize = 10_000;
-/// Longest name of a metric or a setting, and longest setting, in bytes.
+/// Maximum lengths of the name of a metric or a setting, and of a setting's value, in bytes.
 const LONGEST_NAME: usize = 200;
 const LONGEST_SETTING: usize = 5000;
 
-/// Why a run was not exported.
+/// The reason why a run was not exported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is nothing to export.
@@ -28,23 +28,23 @@ pub enum Error {
     /// A file can't be read.
     #[error("can't read {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// A file can't be written.
     #[error("can't write {}: {source}", path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    /// Returns whether the user's input caused the error, rather than the machine or the program.
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Empty(_) => true,
@@ -56,37 +56,37 @@ impl Error {
 /// The start of a process that continues the run after a step.
 struct ProcessStart {
     step: u64,
-    /// Milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     time: i64,
 }
 
 /// A row of metrics.
 pub(super) struct ExportedRow {
     pub step: u64,
-    /// Milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub time: i64,
-    /// Indices of metrics, with their values.
+    /// Values with the indices of their metrics.
     pub values: Vec<(usize, f64)>,
 }
 
-/// A run.
+/// A run as it is exported.
 pub(super) struct ExportedRun {
-    /// The name of its folder, which is that of its files.
+    /// Name of the run's folder, used for the exported files.
     pub name: String,
-    /// The name that trackers show: its `run_name`, or else that of its folder.
+    /// Name that trackers show: `run_name`, or else the folder's name.
     pub title: String,
-    /// Thirty-two hexadecimal digits that stay the same for the same run.
+    /// Thirty-two hexadecimal digits that are stable for the same run.
     pub id: String,
-    /// Milliseconds since 1970.
+    /// Start time in milliseconds since 1970.
     pub started: i64,
     pub ended: i64,
-    /// The last of `finished`, `stopped` and `failed`, if any.
+    /// Name of the last event among `finished`, `stopped` and `failed`, if any.
     pub end: Option<String>,
-    /// Settings by their dotted keys.
+    /// Settings by dotted key.
     pub settings: BTreeMap<String, Value>,
     pub metrics: Vec<String>,
     pub rows: Vec<ExportedRow>,
-    /// What could not be read.
+    /// Notes on parts that could not be read.
     pub notes: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ impl ExportedRun {
         let title = title.filter(|given| !given.trim().is_empty()).unwrap_or_else(|| name.clone());
         flatten("", &serde_json::to_value(table).unwrap_or_default(), &mut settings);
         let (mut started, mut end, mut beginnings) = (None, None, Vec::<ProcessStart>::new());
-        // A run without events has metrics all the same.
+        // A run without events can still have metrics.
         let _ = each_own_line(path, &RunFiles(path).events(), |line| {
             let event = EventLine::from_fields(line);
             let time = event.time.map(Timestamp::as_millisecond);
@@ -118,7 +118,7 @@ impl ExportedRun {
                 Some(kind) if kind.begins() => {
                     end = None;
                     let step = event.step.unwrap_or_default();
-                    // What came after the step from which it resumes is gone.
+                    // Starts after the step from which the run resumes are undone.
                     beginnings.retain(|earlier| earlier.step < step);
                     if beginnings.len() < MOST_BEGINNINGS {
                         beginnings.extend(time.map(|time| ProcessStart { step, time }));
@@ -155,7 +155,7 @@ impl ExportedRun {
             }
             let step = row.step;
             let seconds = row.value("time").filter(|s| (0.0..1e10).contains(s)).unwrap_or_default();
-            // The clock of a resumed run starts anew.
+            // The clock of a resumed run restarts at 0.
             let beginning = beginnings.iter().rev().find(|beginning| beginning.step < step).map_or(self.started, |b| b.time);
             self.ended = self.ended.max(beginning.saturating_add((seconds * 1e3) as i64));
             let mut values = Vec::new();
@@ -180,7 +180,7 @@ impl ExportedRun {
             count += values.len();
             let fits = places.len() * (self.rows.len() + 1) <= MOST_CELLS;
             cut |= !fits;
-            // A row without values says nothing.
+            // A row without values is omitted.
             if fits && !values.is_empty() {
                 self.rows.push(ExportedRow { step, time: self.ended, values });
             }
@@ -197,8 +197,8 @@ impl ExportedRun {
         Ok(())
     }
 
-    /// Returns the names of the metrics without characters other than those that `keeps`; different ones stay different. No name
-    /// is a folder of another.
+    /// Returns the names of the metrics, reduced to the characters that `keeps` accepts. Distinct names stay distinct, and none is a parent
+    /// folder of another.
     pub(super) fn names(&self, keeps: impl Fn(char) -> bool) -> Vec<String> {
         let mut taken: BTreeSet<String> = BTreeSet::new();
         let plain = |name: &String| -> String { name.chars().map(|c| if keeps(c) { c } else { '_' }).collect() };
@@ -206,7 +206,7 @@ impl ExportedRun {
         let own = |name: &String| {
             let mut text = String::new();
             for part in plain(name).split('/').filter(|part| !["", ".", ".."].contains(part)) {
-                // `a/b` beside `a` is `a.b`.
+                // If `a` exists, `a/b` becomes `a.b`.
                 let joint = if text.is_empty() {
                     ""
                 } else if all.contains(&text) {
@@ -243,7 +243,7 @@ fn flatten(prefix: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// Creates a folder inside of `to`, with everything between; links there, which may lead anywhere, are refused.
+/// Creates a folder inside `to`, with its parents. Rejects links in the path, which may lead anywhere.
 pub(super) fn make(to: &Path, folder: &Path) -> Result<(), Error> {
     let fail = |path: &Path, source| Error::Write { path: path.to_owned(), source };
     fs::create_dir_all(to).map_err(|source| fail(to, source))?;
@@ -255,7 +255,7 @@ pub(super) fn make(to: &Path, folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Creates an empty folder inside of `to` in place of what an earlier export has left there.
+/// Creates an empty folder inside `to`, replacing the results of an earlier export.
 pub(super) fn make_anew(to: &Path, folder: &Path) -> Result<(), Error> {
     make(to, folder.parent().unwrap_or(to))?;
     match fs::remove_dir_all(folder) {
@@ -265,7 +265,7 @@ pub(super) fn make_anew(to: &Path, folder: &Path) -> Result<(), Error> {
     make(to, folder)
 }
 
-/// Writes a file as a whole: it is renamed into place, so that nothing is written through a link.
+/// Writes a file atomically: it is renamed into place, so nothing is written through a link.
 pub(super) fn write_file(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
     let fail = |source| Error::Write { path: path.to_owned(), source };
     let folder = path.parent().unwrap_or(Path::new("."));
@@ -299,7 +299,7 @@ mod tests {
         let rows = [(1, 10.0), (2, 20.0), (3, 5.0), (4, 15.0), (5, 1.0)];
         let rows = rows.map(|(step, time)| format!("{{\"step\":{step},\"time\":{time},\"loss\":1}}\n")).concat();
         fs::write(folder.path().join("metrics.jsonl"), rows).unwrap();
-        // Resumed after step 2, again from there, and after step 4.
+        // Resumed after step 2, again after step 2, and after step 4.
         let events = [("started", 0, "00:00"), ("resumed", 2, "00:01"), ("resumed", 2, "01:00"), ("resumed", 4, "02:00")];
         let event = |(name, step, time)| format!("{{\"event\":\"{name}\",\"step\":{step},\"time\":\"1970-01-01T{time}:00Z\"}}\n");
         fs::write(folder.path().join("events.jsonl"), events.map(event).concat()).unwrap();

@@ -1,11 +1,11 @@
-//! A table of all metrics, and a script that logs it with Trackio's own functions. Its `import_csv` would cut names to ten characters, and
-//! its `log` would give all rows the time of the export.
+//! Exports a table of all metrics, and a script that logs it with Trackio's own functions. Trackio's `import_csv` would truncate names to
+//! ten characters, and its `log` would give all rows the time of the export.
 
 use super::run::{Error, ExportedRun, write_file};
 use jiff::Timestamp;
 use std::path::{Path, PathBuf};
 
-/// The script; `{NAME}` and `{CONFIG}` stand for texts in JSON, which are texts in Python too.
+/// The script; `{NAME}` and `{CONFIG}` are replaced by JSON texts, which are also valid in Python.
 const SCRIPT: &str = r#"import csv
 import json
 import pathlib
@@ -25,11 +25,11 @@ if name in store.get_runs(project):
 store.bulk_log(project, name, metrics, steps, timestamps, json.loads({CONFIG}))
 "#;
 
-/// Writes a run's table to `to/NAME-trackio.csv`, and the script beside it. Returns the script's path.
+/// Writes a run's table to `to/NAME-trackio.csv`, and the script next to it. Returns the script's path.
 pub(super) fn write(run: &ExportedRun, to: &Path) -> Result<PathBuf, Error> {
     let name: String = run.name.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect();
     let path = to.join(format!("{name}-trackio.csv"));
-    // Names are quoted, and begin as no formula of a spreadsheet does.
+    // Names are quoted, and don't begin like a spreadsheet's formula.
     let names = run.names(|c| c.is_ascii_alphanumeric() || "_-.@/".contains(c));
     write_file(&path, |file| {
         write!(file, "step,timestamp")?;

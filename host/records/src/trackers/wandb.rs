@@ -1,4 +1,4 @@
-//! An offline run of Weights & Biases: a log of records in LevelDB's framing, each a message of protobuf.
+//! Exports an offline run of Weights & Biases: a log of records in LevelDB's framing, each a protobuf message.
 //!
 //! The fields are those of `wandb/proto/wandb_internal.proto`. Only strings, integers and messages are needed.
 
@@ -8,10 +8,10 @@ use jiff::tz::TimeZone;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Size of a block of the log, and of the header of a part of a record.
+/// Sizes of a block of the log and of the header of a record's fragment, in bytes.
 const BLOCK: usize = 32768;
 const HEADER: usize = 7;
-/// The first bytes of the file: a name, a number and a version.
+/// Header of the file: a name, a number and a version.
 const BEGIN: [u8; HEADER] = [b':', b'W', b'&', b'B', 0xe1, 0xbe, 0];
 const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
 
@@ -36,7 +36,7 @@ pub(super) fn write(run: &ExportedRun, to: &Path) -> Result<PathBuf, Error> {
     let mut summary = std::collections::BTreeMap::new();
     while let Some(row) = rows.next() {
         let mut items = named(row);
-        // An evaluation's line has the step of the line before; steps of a history are different.
+        // An evaluation's row has the step of the row before, but a history needs distinct steps.
         while let Some(more) = rows.next_if(|next| next.step == row.step) {
             let more = named(more);
             items.retain(|(name, _)| more.iter().all(|(other, _)| other != name));
@@ -56,7 +56,7 @@ pub(super) fn write(run: &ExportedRun, to: &Path) -> Result<PathBuf, Error> {
     Ok(folder)
 }
 
-/// The record of the run itself.
+/// Returns the record of the run itself.
 fn begin(run: &ExportedRun, id: &str) -> Vec<u8> {
     let own = serde_json::json!({ "cli_version": "0.19.0" });
     let version = ("_wandb".to_owned(), &own);
@@ -68,7 +68,7 @@ fn begin(run: &ExportedRun, id: &str) -> Vec<u8> {
     [text(1, id), text(3, "rlhost"), message(4, &config), text(8, &run.title), message(17, &start)].concat()
 }
 
-/// A number of protobuf, in seven bits per byte.
+/// Encodes a protobuf varint, with seven bits per byte.
 fn varint(mut v: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while v >= 0x80 {
@@ -91,7 +91,7 @@ fn text(field: u32, text: &str) -> Vec<u8> {
     message(field, text.as_bytes())
 }
 
-/// The file.
+/// A log file in memory.
 struct WandbLog {
     bytes: Vec<u8>,
     records: u64,

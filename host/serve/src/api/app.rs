@@ -1,4 +1,4 @@
-//! What all routes share: the engine, the tokenizer, and the name of the model.
+//! State shared by all routes: the engine, the tokenizer, and the names of the model.
 
 use super::error::{ApiError, Result};
 use super::fields::Fields;
@@ -13,52 +13,52 @@ use crate::tasks::TaskQueue;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// The served model, as clients know it.
+/// Description of the served model for clients.
 #[derive(Clone, Debug)]
 pub struct ModelCard {
-    /// Its names; the first is the one in responses.
+    /// Names of the model; responses use the first.
     pub names: Vec<String>,
     /// Tokens that end a completion.
     pub ends: Vec<u32>,
-    /// The program's version.
+    /// Version of the program.
     pub version: String,
 }
 
-/// A served model.
+/// State of a server for one model.
 #[derive(Clone)]
 pub struct App {
-    /// What generates; none for a reward model.
+    /// Engine that generates; `None` for a reward model.
     engine: Option<Arc<InferenceEngine>>,
-    /// What scores, for a reward model.
+    /// Scorer of a reward model; `None` for a model that generates.
     pub(super) scorer: Option<Arc<RewardModelScorer>>,
     pub(super) tokenizer: Tokenizer,
     pub(super) ends: Arc<[u32]>,
     pub(super) card: Arc<ModelCard>,
     pub(super) created: i64,
-    /// Open sessions, if only these may ask.
+    /// Open sessions, if only their agents may send requests.
     sessions: Option<Arc<Sessions>>,
-    /// The session that a request belongs to.
+    /// Session of the current request.
     pub(super) session: Option<Arc<AgentSession>>,
     pub(super) weights: Option<Arc<ServedWeights>>,
-    /// Episodes for drivers elsewhere, if there may be any.
+    /// Episodes for external drivers, if the run accepts any.
     pub(super) tasks: Option<Arc<TaskQueue>>,
-    /// The name under which a request has reached the server.
+    /// Host name by which the current request reached the server.
     pub(super) host: Option<String>,
 }
 
 impl App {
-    /// Creates it for a model that generates.
+    /// Creates the state of a server for a model that generates.
     pub fn new(engine: InferenceEngine, tokenizer: Tokenizer, card: ModelCard) -> Self {
         Self { engine: Some(Arc::new(engine)), ..Self::from_card(tokenizer, card) }
     }
 
-    /// Creates it for sessions, as which requests are recorded. Only their owners may ask, and the sessions' engine answers. If there are
-    /// `tasks`, drivers take them.
+    /// Creates the state of a server for sessions: it answers only requests of open sessions, with the sessions' engine, and records them.
+    /// External drivers take their episodes from `tasks`.
     pub fn from_sessions(sessions: Arc<Sessions>, tasks: Option<Arc<TaskQueue>>, tokenizer: Tokenizer, card: ModelCard) -> Self {
         Self { sessions: Some(sessions), tasks, ..Self::from_card(tokenizer, card) }
     }
 
-    /// Creates it for a reward model.
+    /// Creates the state of a server for a reward model.
     pub fn from_scorer(scorer: RewardModelScorer, tokenizer: Tokenizer, card: ModelCard) -> Self {
         Self { scorer: Some(Arc::new(scorer)), ..Self::from_card(tokenizer, card) }
     }
@@ -69,38 +69,38 @@ impl App {
         Self { engine, scorer, tokenizer, ends, card, created: unix_time(), weights, sessions, session, tasks, host }
     }
 
-    /// Returns the open sessions, if only these may ask.
+    /// Returns the open sessions, if only their agents may send requests.
     pub(crate) fn sessions(&self) -> Option<&Sessions> {
         self.sessions.as_deref()
     }
 
-    /// Returns the session that a request belongs to.
+    /// Returns the session of the current request.
     pub(crate) fn session(&self) -> Option<&AgentSession> {
         self.session.as_deref()
     }
 
-    /// Returns the same for a request of a session.
+    /// Returns this state for a request of a session.
     pub(crate) fn for_session(&self, session: Arc<AgentSession>) -> Arc<Self> {
         let engine = self.sessions.as_ref().and_then(|sessions| sessions.engine()).or_else(|| self.engine.clone());
         Arc::new(Self { session: Some(session), engine, ..self.clone() })
     }
 
-    /// Returns the same for a request of a driver, which has reached the server under this name.
+    /// Returns this state for a request of a driver that reached the server by this host name.
     pub(crate) fn for_driver(&self, host: &str) -> Arc<Self> {
         Arc::new(Self { host: Some(host.to_owned()), ..self.clone() })
     }
 
-    /// Returns the same with weights that can change, and adapters.
+    /// Returns this state with adapters and with weights that can be replaced.
     pub fn with_weights(self, weights: ServedWeights) -> Self {
         Self { weights: Some(Arc::new(weights)), ..self }
     }
 
-    /// Returns its engine, unless it is a reward model's.
+    /// Returns the engine; `None` for a reward model.
     pub fn engine(&self) -> Option<&InferenceEngine> {
         self.engine.as_deref()
     }
 
-    /// Returns its engine.
+    /// Returns the engine.
     ///
     /// # Errors
     /// If the model is a reward model.
@@ -111,7 +111,7 @@ impl App {
         self.engine.as_deref().ok_or_else(refused)
     }
 
-    /// Returns its tokenizer.
+    /// Returns the tokenizer.
     #[cfg(test)]
     pub(crate) fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
@@ -123,11 +123,11 @@ impl App {
         self.card.names.iter().cloned().chain(adapters.map(|(name, _)| name)).collect()
     }
 
-    /// Takes the name of the model, which may be left out.
+    /// Removes and returns the `model` field, which is optional.
     pub(super) fn model_of(&self, fields: &mut Fields) -> Result<String> {
         let name = fields.text("model")?;
         match name {
-            // In a session there is one model, whatever an agent calls it.
+            // A session has only one model, whatever name an agent uses.
             Some(name) if self.session.is_none() && !self.names().contains(&name) => {
                 let served = self.names().join(", ");
                 Err(ApiError::field("model", format!("there is no {name:?}; served: {served}")).with_status(404))
@@ -137,7 +137,7 @@ impl App {
         }
     }
 
-    /// Takes the salt that keeps a request's prefixes from others.
+    /// Removes `cache_salt` and returns the salt: requests share cached prefixes only if their salts are equal.
     pub(super) fn salt(&self, fields: &mut Fields) -> Result<u64> {
         let hash = |salt: String| {
             let mut hasher = DefaultHasher::new();

@@ -18,29 +18,29 @@ use std::sync::Arc;
 /// Hexadecimal digits of a call's id.
 const CALL_ID_DIGITS: u32 = 9;
 
-/// What a response is made of, besides the completions.
+/// Properties of a response besides its completions.
 pub(super) struct ChatResponseForm {
     id: String,
     pub model: String,
     pub created: i64,
     pub prompt: Arc<[u32]>,
-    /// The tools that the model may call; null for none.
+    /// Tools that the model may call; null if none.
     pub tools: Value,
     logprobs: bool,
     prompt_logprobs: bool,
     return_token_ids: bool,
 }
 
-/// What a completion says.
+/// Completion as an assistant message.
 pub(super) struct AssistantTurn {
-    /// Its text before the calls.
+    /// Text before the calls.
     pub content: Value,
     pub calls: Vec<Value>,
-    /// Why it ended.
+    /// Reason why the completion ended.
     pub finish: Option<&'static str>,
 }
 
-/// A request that has been read.
+/// Parsed request for `/v1/chat/completions`.
 pub(super) struct ChatRequest {
     pub form: ChatResponseForm,
     pub sampling: SamplingFields,
@@ -48,7 +48,7 @@ pub(super) struct ChatRequest {
     pub requests: Vec<EngineRequest>,
 }
 
-/// Takes `logprobs` and `top_logprobs`; returns the number of alternatives of each token.
+/// Removes `logprobs` and `top_logprobs`; returns the number of alternatives per token.
 fn alternatives(fields: &mut Fields) -> Result<Option<usize>> {
     let (wanted, top) = (fields.flag("logprobs")?, fields.count("top_logprobs", MOST_ALTERNATIVES)?);
     if !wanted && top.is_some_and(|top| top > 0) {
@@ -58,7 +58,7 @@ fn alternatives(fields: &mut Fields) -> Result<Option<usize>> {
 }
 
 impl ChatRequest {
-    /// Reads a request.
+    /// Parses a request.
     pub(super) fn read(app: &App, mut fields: Fields) -> Result<Self> {
         let model = app.model_of(&mut fields)?;
         let sampling = SamplingFields::take(&mut fields)?;
@@ -74,7 +74,7 @@ impl ChatRequest {
             return Err(ApiError::field("prompt_logprobs", "not supported together with stream"));
         }
         let prompt: Arc<[u32]> = conversation.tokens.into();
-        // Without a limit, the rest of the context.
+        // Without a limit, a completion may fill the rest of the context.
         let room = app.max_model_len().saturating_sub(prompt.len());
         let max_tokens = sampling.max_tokens.unwrap_or(room.max(1));
         let mut request = sampling.request(Arc::clone(&prompt), &app.ends, &app.tokenizer, max_tokens);
@@ -95,7 +95,7 @@ impl ChatRequest {
         Ok(Self { form, sampling, stream, requests })
     }
 
-    /// Starts the completions, and answers when they are done, or with a stream.
+    /// Starts the completions and returns the finished response, or a stream.
     pub(super) async fn answer(self, app: Arc<App>) -> Result<Reply> {
         let Self { form, sampling, stream, requests } = self;
         let mut choices = app.start(requests, &sampling)?;
@@ -122,7 +122,7 @@ impl ChatRequest {
 }
 
 impl ChatResponseForm {
-    /// Returns a number that no other response has, in hexadecimal digits.
+    /// Returns the unique number of the response, in hexadecimal digits.
     pub(super) fn number(&self) -> &str {
         self.id.rsplit('-').next().unwrap_or_default()
     }
@@ -132,7 +132,7 @@ impl ChatResponseForm {
         head.as_object().cloned().unwrap_or_default()
     }
 
-    /// Reads the calls in a completion.
+    /// Parses a completion into text and tool calls.
     pub(super) fn turn(&self, app: &App, choice: &CompletionChoice) -> Result<AssistantTurn> {
         let plain = || AssistantTurn { content: choice.written.as_str().into(), calls: Vec::new(), finish: choice.finish };
         if self.tools.is_null() {
@@ -152,8 +152,8 @@ impl ChatResponseForm {
         Ok(AssistantTurn { content, calls: described.collect(), finish: Some("tool_calls") })
     }
 
-    /// Returns the id of a turn's call. Mistral's templates refuse ids of another length, and write them into the next prompt; so a
-    /// session's follow from its tokens, or an agent could not be answered the same again.
+    /// Returns the id of a turn's call. Mistral's templates accept only ids of one length and write them into the next prompt. So a session
+    /// derives ids from its tokens; otherwise its conversations could not be reproduced.
     fn call_id(&self, app: &App, turn: &[u32], index: usize) -> String {
         let of_session = || {
             let mut hasher = DefaultHasher::new();
@@ -182,16 +182,16 @@ impl ChatResponseForm {
     }
 }
 
-/// The chunks of a streamed response.
+/// Writes the chunks of a streamed response.
 struct ChatChunkWriter {
     app: Arc<App>,
     form: ChatResponseForm,
-    /// Whether a completion's first chunk has been made.
+    /// Whether the first chunk of each completion has been written.
     begun: Vec<bool>,
 }
 
 impl ChatChunkWriter {
-    /// Returns the last chunks. A turn that could have calls is sent as a whole, since what looks like a call may be none.
+    /// Returns the last chunks. A turn that may contain calls is sent in one piece, since what looks like a call may turn out to be text.
     fn last(&self, choice: &CompletionChoice, delta: &ChoiceDelta) -> Result<Vec<Value>> {
         let mut all = Vec::new();
         let AssistantTurn { content, calls, finish } = self.form.turn(&self.app, choice)?;
@@ -261,7 +261,7 @@ mod tests {
     use crate::sessions::Sessions;
 
     impl ChatResponseForm {
-        /// The form of a conversation with these tools.
+        /// Returns the form of a response in a conversation with these tools.
         pub(in super::super) fn with_tools(tools: Value) -> Self {
             let (id, model, prompt) = ("id".into(), "m".into(), Arc::new([]));
             Self { id, model, created: 0, prompt, tools, logprobs: false, prompt_logprobs: false, return_token_ids: false }

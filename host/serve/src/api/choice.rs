@@ -1,4 +1,4 @@
-//! A completion under way: its tokens become text, and its end a reason.
+//! Completion in progress: converts its tokens to text and reports why it ended.
 
 use super::error::{ApiError, Result};
 use crate::engine::{EngineEvent, FinishReason, ScoredToken, TokenStream};
@@ -7,37 +7,37 @@ use crate::text::TextStream;
 use serde_json::{Value, json};
 use std::task::{Context, Poll};
 
-/// A completion of a response.
+/// One of the completions in a response.
 pub(super) struct CompletionChoice {
-    /// Its index in the response.
+    /// Index of the completion in the response.
     pub index: usize,
     stream: TokenStream,
     text: TextStream,
-    /// All of its text so far.
+    /// Text so far.
     pub written: String,
-    /// Its tokens so far.
+    /// Tokens so far.
     pub tokens: Vec<ScoredToken>,
-    /// The prompt's tokens that were scored.
+    /// Scored tokens of the prompt.
     pub scored: Vec<ScoredToken>,
-    /// Number of the prompt's tokens that were found in the cache.
+    /// Number of prompt tokens found in the cache.
     pub cached: usize,
-    /// Why it ended, once it has.
+    /// Reason why the completion ended; `None` while it is in progress.
     pub finish: Option<&'static str>,
-    /// The stop text that ended it.
+    /// Stop text that ended the completion.
     pub stopped: Option<String>,
-    /// Records it at its end, if it belongs to a session.
+    /// Recorder of the finished completion, if it belongs to a session.
     recorder: Option<CallRecorder>,
-    /// Whether its tokens are sent as they are sampled.
+    /// Whether tokens are sent as they are sampled.
     streams: bool,
 }
 
-/// What an event adds to a completion.
+/// What one engine event adds to a completion.
 #[derive(Default)]
 pub(super) struct ChoiceDelta {
     pub text: String,
-    /// The new token, if it is one.
+    /// New token, if the event is one.
     pub token: Option<ScoredToken>,
-    /// Whether the prompt has been read.
+    /// Whether the event says that the prompt has been read.
     pub begins: bool,
 }
 
@@ -59,13 +59,13 @@ impl CompletionChoice {
         }
     }
 
-    /// Has it recorded at its end.
+    /// Sets the recorder of the finished completion.
     pub(super) fn with_recorder(mut self, recorder: Option<CallRecorder>) -> Self {
         self.recorder = recorder;
         self
     }
 
-    /// Waits for its end.
+    /// Waits until the completion has ended.
     pub(super) async fn complete(&mut self) -> Result<()> {
         while self.finish.is_none() {
             let event = self.stream.next().await;
@@ -74,7 +74,7 @@ impl CompletionChoice {
         Ok(())
     }
 
-    /// Polls for what comes next; none after its end.
+    /// Polls for the next addition; `None` after the end.
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<ChoiceDelta>>> {
         if self.finish.is_some() {
             return Poll::Ready(None);
@@ -115,12 +115,12 @@ impl CompletionChoice {
         Ok(delta)
     }
 
-    /// Returns the ids of its tokens.
+    /// Returns the token ids.
     pub(super) fn ids(&self) -> Vec<u32> {
         self.tokens.iter().map(|token| token.id).collect()
     }
 
-    /// Returns which version of the weights sampled which of its tokens.
+    /// Returns the spans of tokens that each version of the weights sampled.
     pub(super) fn weight_versions(&self) -> Value {
         let mut end = 0;
         let spans = self.tokens.chunk_by(|a, b| a.version == b.version).map(|span| {
@@ -133,7 +133,7 @@ impl CompletionChoice {
 }
 
 impl Drop for CompletionChoice {
-    /// Records what a client has read that ended a stream early; the rest of it had no effect.
+    /// Records what the client has received when it closes a stream early; tokens beyond that had no effect.
     fn drop(&mut self) {
         if let Some(recorder) = self.recorder.take_if(|_| self.streams) {
             recorder.finish(&self.tokens, &self.written, false);
@@ -141,7 +141,7 @@ impl Drop for CompletionChoice {
     }
 }
 
-/// Returns the usage of a response with these completions of prompts of `prompt` tokens in all.
+/// Returns the usage of a response: these completions, and prompts of `prompt` tokens in total.
 pub(super) fn usage(prompt: usize, choices: &[CompletionChoice]) -> Value {
     let completion: usize = choices.iter().map(|choice| choice.tokens.len()).sum();
     let cached = choices.iter().map(|choice| choice.cached).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! `/v1/completions`: continues texts or tokens.
+//! `/v1/completions`: continues texts or token ids.
 
 use super::app::App;
 use super::choice::{ChoiceDelta, CompletionChoice, usage};
@@ -13,20 +13,20 @@ use crate::text::TextStream;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// Maximum number of alternatives of a token.
+/// Maximum number of alternatives per token.
 pub(super) const MOST_ALTERNATIVES: usize = 100;
 
-/// Number of tokens without `max_tokens`, as in OpenAI's interface.
+/// Default of `max_tokens`, as in OpenAI's API.
 const DEFAULT_TOKENS: usize = 16;
 
-/// What a response is made of, besides the completions.
+/// Properties of a response besides its completions.
 #[derive(Clone)]
 struct TextCompletionForm {
     id: String,
     model: String,
     created: i64,
     prompts: Vec<Arc<[u32]>>,
-    /// Number of completions of each prompt.
+    /// Number of completions per prompt.
     n: usize,
     echo: bool,
     logprobs: bool,
@@ -34,7 +34,7 @@ struct TextCompletionForm {
     return_token_ids: bool,
 }
 
-/// A request that has been read.
+/// Parsed request for `/v1/completions`.
 pub(super) struct TextCompletionRequest {
     form: TextCompletionForm,
     sampling: SamplingFields,
@@ -43,7 +43,7 @@ pub(super) struct TextCompletionRequest {
 }
 
 impl TextCompletionRequest {
-    /// Reads a request.
+    /// Parses a request.
     pub(super) fn read(app: &App, mut fields: Fields) -> Result<Self> {
         let model = app.model_of(&mut fields)?;
         let sampling = SamplingFields::take(&mut fields)?;
@@ -83,7 +83,7 @@ impl TextCompletionRequest {
         Ok(Self { form, sampling, stream, requests })
     }
 
-    /// Starts the completions, and answers when they are done, or with a stream.
+    /// Starts the completions and returns the finished response, or a stream.
     pub(super) async fn answer(self, app: Arc<App>) -> Result<Reply> {
         let Self { form, sampling, stream, requests } = self;
         let mut choices = app.start(requests, &sampling)?;
@@ -139,7 +139,7 @@ impl TextCompletionForm {
     }
 }
 
-/// The chunks of a streamed response.
+/// Writes the chunks of a streamed response.
 struct TextCompletionChunkWriter {
     app: Arc<App>,
     form: TextCompletionForm,

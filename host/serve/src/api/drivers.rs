@@ -1,4 +1,4 @@
-//! Routes of drivers elsewhere: they take episodes of a run, and report what became of them.
+//! Routes for external drivers, which take episodes of a run and report their results.
 
 use super::app::App;
 use super::error::{ApiError, Result};
@@ -9,36 +9,36 @@ use crate::tasks::{NoTaskReason, REWARDS, StartedTask, TaskQueue, TaskSelector};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
-/// Time that a request waits for an episode if it does not say how long, in seconds.
+/// Default time that a request waits for an episode, in seconds.
 const USUAL_WAIT: f64 = 30.0;
 
-/// Longest time that a request waits for an episode, in seconds.
+/// Maximum time that a request waits for an episode, in seconds.
 const LONGEST_WAIT: f64 = 300.0;
 
 /// Maximum index of a row.
 const MOST_ROWS: usize = 1 << 48;
 
 impl App {
-    /// Returns the run's episodes, if drivers elsewhere play them.
+    /// Returns the run's episodes, if external drivers play them.
     fn tasks(&self) -> Result<&TaskQueue> {
         self.tasks.as_deref().ok_or_else(|| ApiError::new(404, "the run has no episodes for drivers elsewhere (agent.listen)"))
     }
 
-    /// Returns the run's episodes, and the session of a request.
+    /// Returns the run's episodes, and the session of the request.
     fn played(&self) -> Result<(&TaskQueue, &AgentSession)> {
         let tasks = self.tasks()?;
         Ok((tasks, self.session.as_deref().ok_or_else(|| ApiError::new(401, "a session's key is needed"))?))
     }
 }
 
-/// Reads a request for `/rl/next_task`: how long it waits.
+/// Parses a request for `/rl/next_task`; returns how long it waits.
 pub(super) fn read_wait(_: &App, mut fields: Fields) -> Result<Duration> {
     let seconds = fields.number("timeout_s", 0.0..=LONGEST_WAIT)?.unwrap_or(USUAL_WAIT);
     fields.finish()?;
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Answers `/rl/next_task`: starts the first episode that nobody has taken, when there is one.
+/// Answers `/rl/next_task`: waits for the first episode that is not taken, and starts it.
 pub(super) async fn next_task(app: &App, limit: Duration) -> Result<Reply> {
     match app.tasks()?.next(limit).await {
         Ok(started) => Ok(Reply::json(described(app, started))),
@@ -47,7 +47,7 @@ pub(super) async fn next_task(app: &App, limit: Duration) -> Result<Reply> {
     }
 }
 
-/// Answers `/rl/start_session`: starts an episode of the row that is asked for, or the first that nobody has taken.
+/// Answers `/rl/start_session`: starts an episode of the requested row, or else the first that is not taken.
 pub(super) fn start_session(app: &App, mut fields: Fields) -> Result<Reply> {
     let wanted = fields.count("row", MOST_ROWS)?.map_or(TaskSelector::Next, TaskSelector::Row);
     fields.finish()?;
@@ -70,7 +70,7 @@ pub(super) fn set_reward(app: &App, mut fields: Fields) -> Result<Reply> {
     }
 }
 
-/// Answers `/rl/end_session`. The session has ended afterwards, whatever the request says.
+/// Answers `/rl/end_session`. The session is closed even if the request is invalid.
 pub(super) fn end_session(app: &App, body: &[u8]) -> Result<Reply> {
     let (tasks, session) = app.played()?;
     let read = || {
@@ -92,12 +92,12 @@ pub(super) fn end_session(app: &App, body: &[u8]) -> Result<Reply> {
     }
 }
 
-/// Takes what a driver reports of an episode.
+/// Removes the fields with which a driver reports on an episode.
 fn report(fields: &mut Fields) -> Map<String, Value> {
     REWARDS.into_iter().chain(["metrics"]).filter_map(|name| Some((name.to_owned(), fields.take(name)?))).collect()
 }
 
-/// Returns what a driver gets to know of an episode that it has started.
+/// Returns what the driver of a started episode needs to know.
 fn described(app: &App, started: StartedTask) -> Value {
     let StartedTask { key, name, driver_fields: mut told, timeout } = started;
     let host = app.host.as_deref().unwrap_or_default();

@@ -7,20 +7,20 @@ use serde_json::{Value, json};
 /// Maximum length of a message, in bytes.
 const LONGEST: usize = 1000;
 
-/// A field with which Anthropic's clients ask the server to store a conversation.
+/// Field by which Anthropic's clients ask the server to store a conversation.
 pub(super) const THREAD: &str = "thread";
 
-/// Why a request is not answered.
+/// Error response to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ApiError {
-    /// The HTTP status.
+    /// HTTP status.
     pub status: u16,
-    /// The field that it is about.
+    /// Request field at fault.
     param: Option<String>,
     message: String,
 }
 
-/// The result of work for a request.
+/// Result of handling a request.
 pub(crate) type Result<T> = std::result::Result<T, ApiError>;
 
 impl ApiError {
@@ -29,23 +29,23 @@ impl ApiError {
         Self { status, param: None, message: printable(message.as_ref(), LONGEST) }
     }
 
-    /// Creates the error of a request that makes no sense.
+    /// Creates the error of an invalid request (400).
     pub(crate) fn invalid(message: impl AsRef<str>) -> Self {
         Self::new(400, message)
     }
 
-    /// Creates the error of a field.
+    /// Creates the error of an invalid field.
     pub(crate) fn field(name: &str, message: impl AsRef<str>) -> Self {
         let name = printable(name, 100);
         Self { param: Some(name.clone()), ..Self::invalid(format!("{name}: {}", message.as_ref())) }
     }
 
-    /// Returns the same error with another status.
+    /// Returns this error with another status.
     pub(crate) fn with_status(self, status: u16) -> Self {
         Self { status, ..self }
     }
 
-    /// Returns what is wrong.
+    /// Returns the message.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
@@ -80,7 +80,7 @@ impl ApiError {
         };
         let mut all = json!({"type": "error", "error": {"type": kind, "message": self.message}});
         if self.param.as_deref() == Some(THREAD) {
-            // Clients then send the whole conversation, as to all servers that store nothing.
+            // Clients then send the full conversation each time, as to any server that stores nothing.
             all["error"]["details"] = json!({"error_code": "thread_unsupported_request", "unsupported": [THREAD]});
         }
         all

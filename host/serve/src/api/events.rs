@@ -1,4 +1,4 @@
-//! Streamed responses: server-sent events, made when the connection has room for them.
+//! Streamed responses: server-sent events, written when the connection is ready for more.
 
 use super::choice::{ChoiceDelta, CompletionChoice, usage};
 use super::error::{ApiError, Result};
@@ -8,15 +8,15 @@ use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
 
-/// How a response is streamed.
+/// Streaming options of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StreamFields {
-    /// Whether a last chunk has the usage.
+    /// Whether the last chunk contains the usage.
     includes_usage: bool,
 }
 
 impl StreamFields {
-    /// Takes the fields about streaming; none if the response is not streamed.
+    /// Removes and returns the streaming options; `None` if the response is not streamed.
     pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>> {
         let (stream, options) = (fields.flag("stream")?, fields.object("stream_options")?);
         let mut options = Fields::from_object(options.unwrap_or_default(), "stream_options.");
@@ -28,22 +28,22 @@ impl StreamFields {
     }
 }
 
-/// Makes the chunks of a response.
+/// Writes the chunks of a response.
 pub(super) trait ChunkWriter: Send {
-    /// Returns what all chunks have.
+    /// Returns the fields common to all chunks.
     fn head(&self) -> Map<String, Value>;
 
-    /// Returns the entries of `choices` that say what an event has added to a completion, a chunk for each.
+    /// Returns the entries of `choices` for what an event added to a completion, one chunk each.
     fn chunk(&mut self, choice: &CompletionChoice, delta: &ChoiceDelta) -> Result<Vec<Value>>;
 }
 
-/// The events of a response.
+/// Events of a streamed response.
 pub(super) struct ChunkEvents {
     choices: Vec<CompletionChoice>,
     chunks: Box<dyn ChunkWriter>,
     fields: StreamFields,
     prompt_tokens: usize,
-    /// Events that are ready.
+    /// Events that can be sent.
     ready: VecDeque<String>,
     ended: bool,
 }
@@ -75,11 +75,11 @@ impl ChunkEvents {
     fn end(&mut self) {
         self.ready.push_back("data: [DONE]\n\n".into());
         self.ended = true;
-        // What is still computed for it ends.
+        // Dropping the streams cancels the requests that are still computed.
         self.choices.clear();
     }
 
-    /// Takes what completions have to say.
+    /// Turns new engine events into chunks.
     fn advance(&mut self, context: &mut Context<'_>) {
         for i in 0..self.choices.len() {
             while let Poll::Ready(Some(delta)) = self.choices[i].poll_next(context) {
@@ -104,7 +104,7 @@ impl EventSource for ChunkEvents {
         if self.ready.is_empty() && !self.ended {
             self.advance(context);
         }
-        // All that is ready is one frame.
+        // Send all events that are ready as one frame.
         match self.ready.drain(..).reduce(|all, event| all + &event) {
             Some(events) => Poll::Ready(Some(events)),
             None if self.ended => Poll::Ready(None),

@@ -1,25 +1,25 @@
-//! Reads the fields of a request. Each is taken once, and one that nobody takes is refused by its name.
+//! Parses the fields of a request. Each field is removed when it is read; the first that is left over is rejected by name.
 
 use super::error::{ApiError, Result};
 use crate::config::json;
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 
-/// Maximum number of values of a body.
+/// Maximum number of JSON values in a body.
 const MOST_VALUES: u64 = 1 << 20;
 
-/// The fields of a request that nobody has taken yet.
+/// Fields of a request that have not been read yet.
 pub(crate) struct Fields {
     map: Map<String, Value>,
-    /// The name of the object that they are in, with a dot; empty for the request itself.
+    /// Name of the object that contains the fields, with a dot; empty for the request itself.
     within: &'static str,
 }
 
 impl Fields {
-    /// Reads a request's body.
+    /// Parses the body of a request.
     ///
     /// # Errors
-    /// If it is not a JSON object.
+    /// If the body is not a JSON object.
     pub(crate) fn parse(body: &[u8]) -> Result<Self> {
         let text = std::str::from_utf8(body).map_err(|_| ApiError::invalid("the body is not UTF-8"))?;
         let read = json::sized(text, MOST_VALUES);
@@ -30,7 +30,7 @@ impl Fields {
         }
     }
 
-    /// Creates fields of an object in a field.
+    /// Creates the fields of a nested object.
     pub(crate) fn from_object(map: Map<String, Value>, within: &'static str) -> Self {
         Self { map, within }
     }
@@ -39,17 +39,17 @@ impl Fields {
         ApiError::field(&format!("{}{name}", self.within), message)
     }
 
-    /// Takes a field; null is none.
+    /// Removes and returns a field; null counts as missing.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.map.shift_remove(name).filter(|value| !value.is_null())
     }
 
-    /// Returns a field that has not been taken; null is none.
+    /// Returns a field without removing it; null counts as missing.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    /// Takes a text.
+    /// Removes and returns a string.
     pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>> {
         match self.take(name) {
             None => Ok(None),
@@ -58,12 +58,12 @@ impl Fields {
         }
     }
 
-    /// Takes a boolean, false without one.
+    /// Removes and returns a boolean, false by default.
     pub(crate) fn flag(&mut self, name: &str) -> Result<bool> {
         self.flag_or(name, false)
     }
 
-    /// Takes a boolean.
+    /// Removes and returns a boolean.
     pub(crate) fn flag_or(&mut self, name: &str, default: bool) -> Result<bool> {
         match self.take(name) {
             None => Ok(default),
@@ -72,7 +72,7 @@ impl Fields {
         }
     }
 
-    /// Takes a number in a range.
+    /// Removes and returns a number in a range.
     pub(crate) fn number(&mut self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let number = value.as_f64().filter(|number| range.contains(number));
@@ -80,22 +80,22 @@ impl Fields {
         number.map(Some).ok_or_else(wrong)
     }
 
-    /// Takes an integer in a range.
+    /// Removes and returns an integer in a range.
     pub(crate) fn integer(&mut self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>> {
         let Some(value) = self.take(name) else { return Ok(None) };
-        // Some clients write 1.0.
+        // Some clients write integers as 1.0.
         let whole = value.as_f64().filter(|x| x.fract() == 0.0 && x.abs() < 2f64.powi(53)).map(|x| x as i64);
         let number = value.as_i64().or(whole).filter(|number| range.contains(number));
         let wrong = || self.wrong(name, format!("must be an integer from {} to {}", range.start(), range.end()));
         number.map(Some).ok_or_else(wrong)
     }
 
-    /// Takes an integer from 0 to this one.
+    /// Removes and returns an integer from 0 to `most`.
     pub(crate) fn count(&mut self, name: &str, most: usize) -> Result<Option<usize>> {
         Ok(self.integer(name, 0..=i64::try_from(most).unwrap_or(i64::MAX))?.map(|count| count as usize))
     }
 
-    /// Takes an object.
+    /// Removes and returns an object.
     pub(crate) fn object(&mut self, name: &str) -> Result<Option<Map<String, Value>>> {
         match self.take(name) {
             None => Ok(None),
@@ -104,7 +104,7 @@ impl Fields {
         }
     }
 
-    /// Takes a text or a list of texts.
+    /// Removes and returns a string or a list of strings.
     pub(crate) fn texts(&mut self, name: &str) -> Result<Vec<String>> {
         let all = match self.take(name) {
             None => return Ok(Vec::new()),
@@ -115,28 +115,28 @@ impl Fields {
         read.ok_or_else(|| self.wrong(name, "must be a string or a list of strings"))
     }
 
-    /// Takes a list of token ids.
+    /// Removes and returns a list of token ids.
     pub(crate) fn ids(&mut self, name: &str) -> Result<Option<Vec<u32>>> {
         let Some(value) = self.take(name) else { return Ok(None) };
         ids(&value).map(Some).ok_or_else(|| self.wrong(name, "must be a list of token ids"))
     }
 
-    /// Sets a field that is missing.
+    /// Sets a field if it is missing.
     pub(crate) fn set_default(&mut self, name: &str, value: Value) {
         self.map.entry(name).or_insert(value);
     }
 
-    /// Drops fields that change no answer.
+    /// Removes fields that have no effect.
     pub(crate) fn ignore(&mut self, names: &[&str]) {
         for name in names {
             self.map.shift_remove(*name);
         }
     }
 
-    /// Takes a field that is supported with one value only.
+    /// Removes a field that is supported with neutral values only.
     ///
     /// # Errors
-    /// If it has another.
+    /// If the field has another value.
     pub(crate) fn only(&mut self, name: &str, neutral: &[Value]) -> Result<()> {
         let same = |value: &Value, neutral: &Value| match (value.as_f64(), neutral.as_f64()) {
             (Some(a), Some(b)) => a == b,
@@ -151,10 +151,10 @@ impl Fields {
         }
     }
 
-    /// Refuses what nobody has taken.
+    /// Rejects fields that are left over.
     ///
     /// # Errors
-    /// Names the first field that is left.
+    /// Names the first of them.
     pub(crate) fn finish(self) -> Result<()> {
         match self.map.iter().find(|(_, value)| !value.is_null()) {
             Some((name, _)) => Err(self.wrong(name, "unknown or not supported; leave it out")),
@@ -163,7 +163,7 @@ impl Fields {
     }
 }
 
-/// Returns a list of token ids.
+/// Parses a list of token ids.
 pub(crate) fn ids(value: &Value) -> Option<Vec<u32>> {
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     value.as_array()?.iter().map(id).collect()

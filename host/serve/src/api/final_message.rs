@@ -1,15 +1,15 @@
-//! A conversation whose last message the model continues (`continue_final_message`).
+//! Conversations whose last message the model continues (`continue_final_message`).
 
 use super::error::{ApiError, Result};
 use crate::data::{ChatMessage, TemplateVariables, Tokenizer};
 
-/// Marks the end of the last message while it is rendered. The space shows whether the template trims messages, as in transformers.
+/// Marker of the end of the last message while it is rendered. Its space shows whether the template trims messages, as in transformers.
 const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// Renders a conversation up to the end of its last message's text.
 ///
 /// # Errors
-/// If that message has no text or makes calls, or the template does not write its end.
+/// If that message has no text or contains calls, or the template does not write its end.
 pub(super) fn render(tokenizer: &Tokenizer, messages: &mut [ChatMessage], extras: &TemplateVariables) -> Result<String> {
     let wrong = |detail: &str| ApiError::field("continue_final_message", detail);
     let last = messages.last_mut().ok_or_else(|| wrong("there is no message"))?;

@@ -1,4 +1,4 @@
-//! `/inference/v1/generate`: tokens in, tokens out, as vLLM has it.
+//! `/inference/v1/generate`: tokens in, tokens out, as in vLLM.
 
 use super::app::App;
 use super::choice::{CompletionChoice, usage};
@@ -12,7 +12,7 @@ use crate::engine::EngineRequest;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// A request that has been read.
+/// Parsed request for `/inference/v1/generate`.
 pub(super) struct GenerateRequest {
     id: String,
     sampling: SamplingFields,
@@ -22,7 +22,7 @@ pub(super) struct GenerateRequest {
 }
 
 impl GenerateRequest {
-    /// Reads a request.
+    /// Parses a request.
     pub(super) fn read(app: &App, mut fields: Fields) -> Result<Self> {
         let model = app.model_of(&mut fields)?;
         let tokens = fields.ids("token_ids")?.ok_or_else(|| ApiError::field("token_ids", "is missing"))?;
@@ -39,7 +39,7 @@ impl GenerateRequest {
         fields.only("priority", &[json!(0)])?;
         fields.only("return_token_ids", &[json!(true), json!(false)])?;
         fields.finish()?;
-        // As in vLLM, the rest of the context without a limit.
+        // Without a limit, a completion may fill the rest of the context, as in vLLM.
         let room = app.max_model_len().saturating_sub(tokens.len()).max(1);
         let max_tokens = sampling.max_tokens.unwrap_or(room);
         let mut request = sampling.request(tokens.into(), &app.ends, &app.tokenizer, max_tokens);
@@ -51,7 +51,7 @@ impl GenerateRequest {
         Ok(Self { id, sampling, requests, logprobs: logprobs.is_some(), prompt_logprobs: prompt_logprobs.is_some() })
     }
 
-    /// Starts the completions, and answers when they are done.
+    /// Starts the completions and returns the finished response.
     pub(super) async fn answer(self, app: Arc<App>) -> Result<Reply> {
         let prompt = Arc::clone(&self.requests[0].tokens);
         let mut choices = app.start(self.requests, &self.sampling)?;

@@ -1,17 +1,17 @@
-//! Log-probabilities in the forms of the routes.
+//! Log-probabilities in the formats of the routes.
 
 use super::error::Result;
 use crate::data::Tokenizer;
 use crate::engine::ScoredToken;
 use serde_json::{Map, Value, json};
 
-/// A number that JSON has: an impossible token's log-probability is the lowest one.
+/// Returns a number that JSON can represent: minus infinity, of an impossible token, becomes the lowest finite number.
 fn finite(logp: f32) -> f32 {
     logp.max(f32::MIN)
 }
 
-/// Returns tokens in the form of `/v1/completions`; the first of a prompt, which nothing precedes, has none. `offset` is the number of
-/// characters before them.
+/// Returns tokens in the format of `/v1/completions`. The first token of a prompt has no log-probability. `offset` is the number of
+/// characters before the tokens.
 pub(super) fn legacy(tokenizer: &Tokenizer, tokens: &[(u32, Option<&ScoredToken>)], mut offset: usize) -> Result<Value> {
     let (mut texts, mut logps, mut tops, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (id, token) in tokens {
@@ -21,7 +21,7 @@ pub(super) fn legacy(tokenizer: &Tokenizer, tokens: &[(u32, Option<&ScoredToken>
         texts.push(text);
         logps.push(token.map(|token| finite(token.logp)));
         let top = token.map(|token| -> Result<Map<String, Value>> {
-            // The token itself is always among them, as in vLLM.
+            // The token itself is always included, as in vLLM.
             let all = token.top.iter().copied().chain([(token.id, token.logp)]);
             let mut map = Map::new();
             for (id, logp) in all {
@@ -34,7 +34,7 @@ pub(super) fn legacy(tokenizer: &Tokenizer, tokens: &[(u32, Option<&ScoredToken>
     Ok(json!({"tokens": texts, "token_logprobs": logps, "top_logprobs": tops, "text_offset": offsets}))
 }
 
-/// Returns tokens in the form of `/v1/chat/completions`.
+/// Returns tokens in the format of `/v1/chat/completions`.
 pub(super) fn content<'a>(tokenizer: &Tokenizer, tokens: impl IntoIterator<Item = &'a ScoredToken>) -> Result<Value> {
     let entry = |id: u32, logp: f32| -> Result<Map<String, Value>> {
         let text = tokenizer.decode_marked(&[id])?;
@@ -50,7 +50,7 @@ pub(super) fn content<'a>(tokenizer: &Tokenizer, tokens: impl IntoIterator<Item 
     Ok(json!({"content": tokens.into_iter().map(described).collect::<Result<Vec<_>>>()?}))
 }
 
-/// Returns tokens by their ids, in the form of `/inference/v1/generate`.
+/// Returns tokens by id, in the format of `/inference/v1/generate`.
 pub(super) fn by_id(tokens: &[ScoredToken]) -> Value {
     let entry = |id: u32, logp: f32| json!({"token": format!("token_id:{id}"), "token_id": id, "logprob": finite(logp)});
     let described = tokens.iter().map(|token| {
@@ -62,7 +62,7 @@ pub(super) fn by_id(tokens: &[ScoredToken]) -> Value {
     json!({"content": described.collect::<Vec<_>>()})
 }
 
-/// Returns a prompt's scored tokens in the form of vLLM's `prompt_logprobs`: for each token a map from ids, null for the first.
+/// Returns the scored tokens of a prompt in the format of vLLM's `prompt_logprobs`: a map from ids for each token, null for the first.
 pub(super) fn of_prompt(tokenizer: &Tokenizer, scored: &[ScoredToken]) -> Result<Value> {
     let mut all = vec![Value::Null];
     for token in scored {

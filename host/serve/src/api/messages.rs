@@ -1,4 +1,4 @@
-//! The fields that make a conversation: messages, tools, and the chat template's variables.
+//! Fields of a conversation: messages, tools, and the chat template's variables.
 
 use super::app::App;
 use super::error::{ApiError, Result};
@@ -9,14 +9,14 @@ use crate::data::{ChatMessage, TemplateVariables, Tokenizer};
 use crate::session;
 use serde_json::{Map, Value};
 
-/// The tokens before the model's turn.
+/// Conversation as the tokens before the model's turn.
 pub(super) struct TokenizedConversation {
     pub tokens: Vec<u32>,
-    /// The tools that the model may call; null for none.
+    /// Tools that the model may call; null if none.
     pub tools: Value,
 }
 
-/// Takes a conversation.
+/// Removes and tokenizes the conversation.
 pub(super) fn conversation(app: &App, fields: &mut Fields) -> Result<TokenizedConversation> {
     let tokenizer = &app.tokenizer;
     if !tokenizer.has_chat() {
@@ -27,7 +27,7 @@ pub(super) fn conversation(app: &App, fields: &mut Fields) -> Result<TokenizedCo
     let tools = tools(tokenizer, fields)?;
     let mut kwargs = fields.object("chat_template_kwargs")?.unwrap_or_default();
     if let Some(effort) = fields.take("reasoning_effort") {
-        // For the template, as vLLM passes it on.
+        // Passed on to the template, as in vLLM.
         kwargs.entry("reasoning_effort").or_insert(effort);
     }
     let continues = fields.flag("continue_final_message")?;
@@ -71,7 +71,7 @@ fn messages(fields: &mut Fields) -> Result<Vec<ChatMessage>> {
     all.into_iter().enumerate().map(read).collect()
 }
 
-/// Makes objects of the arguments of a message's calls, which clients send as JSON text and chat templates read as objects.
+/// Parses the arguments of a message's calls: clients send them as JSON text, and chat templates expect objects.
 fn with_arguments(message: &mut Value) {
     let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten();
     for arguments in calls.filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
@@ -85,7 +85,7 @@ fn with_arguments(message: &mut Value) {
     }
 }
 
-/// Takes the tools that the model may call; null if there are none or it must not.
+/// Removes and returns the tools that the model may call; null if there are none, or `tool_choice` forbids calls.
 fn tools(tokenizer: &Tokenizer, fields: &mut Fields) -> Result<Value> {
     let tools = match fields.take("tools") {
         None => Vec::new(),

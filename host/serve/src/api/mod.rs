@@ -1,4 +1,4 @@
-//! The routes: what a client asks for in JSON, and what it is answered.
+//! Routes of the server: requests and responses in JSON.
 
 mod anthropic;
 mod app;

@@ -1,4 +1,4 @@
-//! Bodies in each of whose places something else stands: each is answered or refused, and nothing panics.
+//! Request bodies with each of their values replaced: the server answers or rejects each, and never panics.
 
 use super::tests::{WITH_TOOLS, app, ask};
 use super::{scores, weights};
@@ -40,7 +40,7 @@ fn bodies() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Returns the pointers of all values in a value.
+/// Returns JSON pointers to all values within a value.
 fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     found.push(at.to_owned());
     match value {

@@ -1,21 +1,21 @@
-//! What a route answers, before it becomes an HTTP response.
+//! Response of a route, before it becomes an HTTP response.
 
 use super::error::ApiError;
 use serde_json::Value;
 use std::task::{Context, Poll};
 
-/// The paths of Anthropic's interface begin so.
+/// Prefix of the paths of Anthropic's API.
 const ANTHROPIC: &str = "/v1/messages";
 
-/// Events that are made while they are sent.
+/// Source of events, which are written while they are sent.
 pub trait EventSource: Send {
-    /// Polls for the next events; none at the end.
+    /// Polls for the next events; `None` at the end.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<String>>;
 }
 
-/// The body of an answer.
+/// Body of a response.
 pub(crate) enum ReplyContent {
-    /// A JSON value.
+    /// JSON value.
     Json(Value),
     /// Plain text, in Prometheus' format.
     Text(String),
@@ -23,11 +23,11 @@ pub(crate) enum ReplyContent {
     Events(Box<dyn EventSource>),
 }
 
-/// An answer.
+/// Response of a route.
 pub(crate) struct Reply {
-    /// The HTTP status.
+    /// HTTP status.
     pub status: u16,
-    /// Its body.
+    /// Body.
     pub content: ReplyContent,
 }
 
@@ -46,7 +46,7 @@ impl Reply {
 }
 
 impl Reply {
-    /// Returns the answer to a failed request for a path, in the form of the interface that the path belongs to.
+    /// Returns the error response for a path, in the form of the API that the path belongs to.
     pub(crate) fn error(error: &ApiError, path: &str) -> Self {
         let is_anthropic = path.starts_with(ANTHROPIC);
         let content = if is_anthropic { error.to_anthropic() } else { error.to_json() };

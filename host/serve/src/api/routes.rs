@@ -1,4 +1,4 @@
-//! Which path is answered by what.
+//! Dispatches requests by path and method.
 
 use super::anthropic::{self, MessagesRequest};
 use super::app::App;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
 
-/// A route.
+/// Route of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InferenceRoute {
     Completions,
@@ -48,17 +48,17 @@ pub(crate) enum InferenceRoute {
     EndSession,
 }
 
-/// Maximum size of what drivers send, in bytes.
+/// Maximum size of a driver's request, in bytes.
 const LARGEST_REPORT: usize = 16 << 10;
 
-/// Paths that other servers have, and why this one does not.
+/// Paths that other servers have and this one rejects, with the reason.
 const REFUSED: [(&str, &str); 1] = [("/v1/embeddings", "embeddings are not served")];
 
 impl InferenceRoute {
-    /// Returns the route of a path and a method.
+    /// Returns the route for a path and a method.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no such route.
     pub(crate) fn find(method: &str, path: &str) -> Result<Self> {
         let (route, expected) = match path {
             "/v1/completions" => (Self::Completions, "POST"),
@@ -100,28 +100,29 @@ impl InferenceRoute {
         Ok(route)
     }
 
-    /// Returns whether it takes a body.
+    /// Returns whether the route takes a body.
     pub(crate) fn takes_body(self) -> bool {
         let without = [Self::Models, Self::Health, Self::Version, Self::Metrics, Self::IsPaused, Self::WeightInfo];
         !without.contains(&self) && !self.acts_without_body()
     }
 
-    /// Returns whether a request without a body changes something.
+    /// Returns whether a request without a body changes state.
     pub(crate) fn acts_without_body(self) -> bool {
         matches!(self, Self::Pause | Self::Resume | Self::ResetPrefixCache)
     }
 
-    /// Returns whether it needs no API key, since monitors ask for it.
+    /// Returns whether the route needs no API key: monitors send none.
     pub(crate) fn is_open(self) -> bool {
         self == Self::Health
     }
 
-    /// Returns whether it is for drivers, with a key of the run; in a server of sessions, all others need the key of one.
+    /// Returns whether the route is for drivers, whose key is the run's. In a server of sessions, all other routes need the key of a
+    /// session.
     pub(crate) fn is_of_drivers(self) -> bool {
         matches!(self, Self::NextTask | Self::StartSession)
     }
 
-    /// Returns the size of its largest body in bytes, if `usual` is that of requests to a model.
+    /// Returns the maximum size of the body in bytes, where `usual` is that of requests to a model.
     pub(crate) fn largest_body(self, usual: usize) -> usize {
         match self {
             Self::NextTask | Self::StartSession | Self::SetReward | Self::EndSession => usual.min(LARGEST_REPORT),
@@ -129,10 +130,10 @@ impl InferenceRoute {
         }
     }
 
-    /// Answers a request with this body; one that takes no body, with this query.
+    /// Answers a request with this body, or with this query if the route takes no body.
     ///
     /// # Errors
-    /// If it is refused or fails.
+    /// If the request is rejected or fails.
     pub(crate) async fn answer(self, app: Arc<App>, body: Vec<u8>) -> Result<Reply> {
         match self {
             Self::Completions => read_blocking(&app, body, TextCompletionRequest::read).await?.answer(app).await,
@@ -170,7 +171,7 @@ impl InferenceRoute {
     }
 }
 
-/// Reads a body away from the thread of the connections: chat templates and tokenizers may take long.
+/// Parses a body on a blocking thread, since chat templates and tokenizers may take long.
 async fn read_blocking<T: Send + 'static>(
     app: &Arc<App>,
     body: Vec<u8>,

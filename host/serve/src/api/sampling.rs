@@ -1,4 +1,4 @@
-//! The fields about sampling that all routes share.
+//! Sampling fields, which all routes share.
 
 use super::error::{ApiError, Result};
 use super::fields::{Fields, ids};
@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
-/// Maximum number of completions of a prompt.
+/// Maximum number of completions per prompt.
 const MOST_COMPLETIONS: i64 = 128;
 
-/// Maximum number of stop texts, and of bytes of one.
+/// Maximum number of stop texts, and of bytes in each.
 const STOPS: (usize, usize) = (16, 1000);
 
-/// Range of temperatures above 0, and of penalties, that keep logits finite.
+/// Range of positive temperatures, and of penalties, that keeps logits finite.
 const SENSIBLE: (f64, f64) = (0.0001, 10_000.0);
 
-/// Fields that change no token.
+/// Fields without effect on the sampled tokens.
 const NEUTRAL: [&str; 8] = [
     "user",
     "metadata",
@@ -31,36 +31,36 @@ const NEUTRAL: [&str; 8] = [
     "spaces_between_special_tokens",
 ];
 
-/// How completions are sampled.
+/// Sampling settings of a request.
 #[derive(Clone, Debug)]
 pub(super) struct SamplingFields {
     pub sampling: Sampler,
-    /// The random numbers of the first completion.
+    /// Random numbers of the first completion.
     pub random: RandomStream,
     pub logit_bias: Arc<[(u32, f32)]>,
     pub max_tokens: Option<usize>,
-    /// Number of completions of each prompt.
+    /// Number of completions per prompt.
     pub n: usize,
     pub stops: Vec<String>,
     pub stop_ids: Vec<u32>,
-    /// Whether the model's end tokens don't end a completion.
+    /// Whether the model's end tokens are ignored.
     pub ignores_end: bool,
     pub includes_stop: bool,
     pub skips_special: bool,
-    /// Divisor of the logits whose log-probabilities are reported; none for those of the sampling distribution.
+    /// Divisor of the logits whose log-probabilities are reported; `None` to report those of the sampling distribution.
     pub logp_temperature: Option<f32>,
 }
 
-/// Returns a number that differs each time.
+/// Returns a random number.
 pub(super) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
 impl SamplingFields {
-    /// Takes the fields about sampling.
+    /// Removes and returns the sampling fields.
     ///
     /// # Errors
-    /// If one is out of its range, or would change the answer in a way that is not supported.
+    /// If a field is out of range, or would change the answer in an unsupported way.
     pub(super) fn take(fields: &mut Fields) -> Result<Self> {
         let sampling = sampling(fields)?;
         let limits = [fields.count("max_tokens", 1 << 30)?, fields.count("max_completion_tokens", 1 << 30)?];
@@ -99,7 +99,7 @@ impl SamplingFields {
         Ok(taken)
     }
 
-    /// Returns the request for a completion of a prompt, the first of `n`.
+    /// Returns the engine's request for the first of the `n` completions of a prompt.
     pub(super) fn request(&self, tokens: Arc<[u32]>, ends: &[u32], tokenizer: &Tokenizer, max_tokens: usize) -> EngineRequest {
         let mut all = if self.ignores_end { Vec::new() } else { ends.to_vec() };
         all.extend(&self.stop_ids);
@@ -122,14 +122,14 @@ impl SamplingFields {
         (!self.stops.is_empty()).then(|| Arc::new(move |tokens: &[u32]| strings.end(tokens, &tokenizer)) as StopPredicate)
     }
 
-    /// Returns how the tokens of a request become text.
+    /// Returns the rules by which the tokens of a request become text.
     pub(super) fn rules(&self, request: &EngineRequest) -> TextStreamRules {
         let (stops, includes_stop) = (self.stops.clone(), self.includes_stop);
         TextStreamRules { stops, includes_stop, special: !self.skips_special, silent: request.ends.to_vec() }
     }
 }
 
-/// Takes the random numbers: a seed's, or those that a run's own decoder has for a completion.
+/// Removes and returns the choice of random numbers: a seed, or the numbers that a run's own decoder uses for a completion.
 fn random_stream(fields: &mut Fields) -> Result<RandomStream> {
     let seed = fields.integer("seed", i64::MIN..=i64::MAX)?;
     let Some(given) = fields.take("random_stream") else {
@@ -155,7 +155,7 @@ fn sampling(fields: &mut Fields) -> Result<Sampler> {
     if top_p <= 0.0 {
         return Err(ApiError::field("top_p", "must be above 0"));
     }
-    // -1 is vLLM's word for all of them.
+    // vLLM writes -1 for all tokens.
     let top_k = fields.integer("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0);
     let penalty = fields.number("repetition_penalty", SENSIBLE.0..=SENSIBLE.1)?;
     Ok(Sampler {
@@ -167,7 +167,7 @@ fn sampling(fields: &mut Fields) -> Result<Sampler> {
     })
 }
 
-/// Takes the values to add to logits, by token id.
+/// Removes and returns the values to add to logits, by token id.
 fn logit_bias(fields: &mut Fields) -> Result<Arc<[(u32, f32)]>> {
     let wrong = || ApiError::field("logit_bias", "must map token ids to numbers from -100 to 100");
     let all = fields.object("logit_bias")?.unwrap_or_default();
@@ -187,7 +187,7 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>> {
     Ok(stops)
 }
 
-/// Takes the prompts of a completion: a text, token ids, or a list of either.
+/// Removes and returns the prompts: a text, token ids, or a list of either.
 pub(super) fn prompts(fields: &mut Fields) -> Result<Vec<CompletionPrompt>> {
     let wrong = || ApiError::field("prompt", "must be a string, a list of token ids, or a list of either");
     let one = |value: &Value| match value {
@@ -201,7 +201,7 @@ pub(super) fn prompts(fields: &mut Fields) -> Result<Vec<CompletionPrompt>> {
     }
 }
 
-/// What a completion continues.
+/// Prompt of a completion.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum CompletionPrompt {
     Text(String),

@@ -1,4 +1,4 @@
-//! `/classify` and `/score`: what a reward model thinks of texts, as vLLM answers for a classification model with one label.
+//! `/classify` and `/score`: scores of texts by a reward model, in the form that vLLM uses for classification models with one label.
 
 use super::app::App;
 use super::error::{ApiError, Result};
@@ -11,26 +11,26 @@ use crate::scorer::{RewardModelScorer, ScoringError};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Maximum number of texts of a request.
+/// Maximum number of texts per request.
 const MOST_TEXTS: usize = 4096;
 
-/// The form of an answer.
+/// Format of a response.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ScoreResponseForm {
     Classify,
     Score,
 }
 
-/// A request that has been read.
+/// Parsed request for scores.
 pub(super) struct ScoreRequest {
     form: ScoreResponseForm,
     model: String,
     texts: Vec<Vec<u32>>,
-    /// Whether values go through the logistic function, as classes do.
+    /// Whether scores pass through the logistic function, as class probabilities do.
     activates: bool,
 }
 
-/// Takes what both routes have.
+/// Removes the fields that both routes share.
 fn begin<'a>(app: &'a App, fields: &mut Fields) -> Result<(&'a RewardModelScorer, String, bool)> {
     let scorer = app.scorer.as_ref();
     let scorer = scorer.ok_or_else(|| ApiError::invalid("the model generates text; only a reward model can score"))?;
@@ -43,7 +43,7 @@ fn begin<'a>(app: &'a App, fields: &mut Fields) -> Result<(&'a RewardModelScorer
 }
 
 impl ScoreRequest {
-    /// Reads a request for `/classify`: `input` is a text, token ids, or a list of either; or `messages`.
+    /// Parses a request for `/classify`: `input` is a text, token ids, or a list of either; or there are `messages`.
     pub(super) fn classify(app: &App, mut fields: Fields) -> Result<Self> {
         let (scorer, model, activates) = begin(app, &mut fields)?;
         let special = fields.get("add_special_tokens").is_none_or(|special| special == &Value::Bool(true));
@@ -63,8 +63,8 @@ impl ScoreRequest {
         Ok(Self { form: ScoreResponseForm::Classify, model, texts, activates })
     }
 
-    /// Reads a request for `/score`: each text is one of `text_1` followed by one of `text_2`; one text is paired with all of the
-    /// other field.
+    /// Parses a request for `/score`: each text is one of `text_1` followed by one of `text_2`; a single text is paired with every text of
+    /// the other field.
     pub(super) fn score(app: &App, mut fields: Fields) -> Result<Self> {
         let (scorer, model, activates) = begin(app, &mut fields)?;
         let mut side = |names: [&str; 2]| {
@@ -91,7 +91,7 @@ impl ScoreRequest {
         Ok(Self { form: ScoreResponseForm::Score, model, texts, activates })
     }
 
-    /// Scores the texts, and answers.
+    /// Scores the texts and returns the response.
     pub(super) async fn answer(self, app: Arc<App>) -> Result<Reply> {
         let Self { form, model, texts, activates } = self;
         let tokens: usize = texts.iter().map(Vec::len).sum();
@@ -116,7 +116,7 @@ impl ScoreRequest {
     }
 }
 
-/// Returns the inputs of a request: one, or a list.
+/// Returns the inputs of a request as a list.
 fn inputs(input: Value) -> Result<Vec<Value>> {
     let all = match input {
         Value::Array(all) if !all.first().is_some_and(Value::is_number) => all,
@@ -135,7 +135,7 @@ fn encoded(app: &App, input: &Value, special: bool) -> Result<Vec<u32>> {
     }
 }
 
-/// Refuses texts that the model can't score.
+/// Rejects texts that the model can't score.
 fn check(scorer: &RewardModelScorer, texts: &[Vec<u32>], field: &str) -> Result<()> {
     let most = scorer.max_model_len;
     for tokens in texts {

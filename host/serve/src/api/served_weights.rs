@@ -1,4 +1,4 @@
-//! The weights that are served, and the names of adapters.
+//! Served weights and the names of adapters.
 
 use crate::engine::EngineAdapter;
 use crate::model::IncrementalDecoder;
@@ -11,35 +11,35 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 /// Maximum number of adapters.
 pub(super) const MOST_ADAPTERS: usize = 64;
 
-/// The served weights: the model's and those of adapters.
+/// Weights of the served model and of its adapters.
 pub struct ServedWeights {
     pub(super) loader: WeightLoader,
-    /// Whether requests may change them.
+    /// Whether requests may replace weights.
     pub(super) updates: bool,
     adapters: RwLock<BTreeMap<String, LoadedAdapter>>,
-    /// Held while weights are read.
+    /// Locked while weights are read.
     pub(super) updating: Mutex<()>,
-    /// The newest version of any weights of this server.
+    /// Newest version of any weights of this server.
     newest: AtomicU64,
 }
 
-/// An adapter and where it was read.
+/// Loaded adapter and the folder that it was read from.
 pub(super) struct LoadedAdapter {
     pub path: PathBuf,
     pub weights: Arc<EngineAdapter>,
 }
 
 impl ServedWeights {
-    /// Describes the weights that an engine was started with as version 0. With `updates`, requests may change them.
+    /// Creates the record of an engine's weights, which start as version 0. With `updates`, requests may replace them.
     pub fn new(loader: WeightLoader, updates: bool) -> Self {
         let (adapters, updating) = Default::default();
         Self { loader, updates, adapters, updating, newest: AtomicU64::new(0) }
     }
 
-    /// Reads an adapter, which requests then know by its name.
+    /// Loads an adapter, which requests then select by name.
     ///
     /// # Errors
-    /// If it can't be read or does not fit the model.
+    /// If the adapter can't be read or does not fit the model.
     pub fn load_adapter(&self, name: &str, path: &Path) -> std::result::Result<(), String> {
         let weights = self.loader.adapter(path).map_err(|e| e.to_string())?;
         self.add(name, path, weights);
@@ -63,12 +63,12 @@ impl ServedWeights {
         self.adapters.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an adapter.
+    /// Returns the adapter of this name.
     pub(super) fn adapter(&self, name: &str) -> Option<Arc<EngineAdapter>> {
         self.read().get(name).map(|adapter| Arc::clone(&adapter.weights))
     }
 
-    /// Returns the names of all adapters with their folders.
+    /// Returns the names and folders of all adapters.
     pub(super) fn names(&self) -> Vec<(String, String)> {
         self.read().iter().map(|(name, adapter)| (name.clone(), adapter.path.display().to_string())).collect()
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(crate) const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// Describes tools, and writes calls as Qwen does.
+/// Template that describes tools and writes calls as Qwen does.
 pub(crate) const WITH_TOOLS: &str = "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n\
     {{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -36,7 +36,7 @@ pub(crate) fn app(template: Option<&str>) -> Arc<App> {
     Arc::new(App::new(InferenceEngine::start(decoding, 5, options).unwrap(), tokenizer, card))
 }
 
-/// A completion of these words, as it comes from the engine.
+/// Returns a completion of these words, as the engine would send it.
 pub(super) fn said(app: &App, words: &str) -> CompletionChoice {
     let ids = app.tokenizer.encode(words, false).unwrap();
     let token = |id| EngineEvent::Token(ScoredToken { id, logp: -1.0, rank: 0, top: Vec::new(), version: 0 });
@@ -50,7 +50,7 @@ pub(super) fn said(app: &App, words: &str) -> CompletionChoice {
     )
 }
 
-/// The events of a source: each one's data.
+/// Returns the data of a source's events.
 pub(super) async fn events_of(source: &mut dyn EventSource) -> Value {
     let mut all = String::new();
     while let Some(events) = poll_fn(|context| source.poll_next(context)).await {
@@ -60,7 +60,7 @@ pub(super) async fn events_of(source: &mut dyn EventSource) -> Value {
     events.map(|event| serde_json::from_str::<Value>(event).unwrap_or_else(|_| event.into())).collect()
 }
 
-/// Status and body of an answer; of a streamed one, a list of its events.
+/// Returns status and body of a response; the body of a streamed one is a list of its events.
 pub(super) fn ask(app: &Arc<App>, method: &str, path: &str, body: &[u8]) -> (u16, Value) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
@@ -84,7 +84,7 @@ pub(crate) fn post(app: &Arc<App>, path: &str, body: &Value) -> Value {
     answer
 }
 
-/// The field and the message of a refusal.
+/// Returns status, field and message of a rejected request.
 pub(crate) fn refused(app: &Arc<App>, path: &str, body: &Value) -> (u16, Value, String) {
     let (status, answer) = ask(app, "POST", path, body.to_string().as_bytes());
     let error = &answer["error"];
@@ -334,7 +334,7 @@ fn the_other_routes_describe_the_server() {
     assert_eq!((names, &models["data"][0]["max_model_len"]), (json!(["rlhost", "other"]), &json!(512)));
     assert_eq!(get("/version").1, json!({"version": "1.2.3"}));
     post(&app, "/v1/completions", &json!({"prompt": [1, 2, 3], "max_tokens": 2, "ignore_eos": true}));
-    // The counters of a round are written after its events.
+    // The counters of a round are updated after its events are sent.
     let counted = || get("/metrics").1.as_str().unwrap().to_owned();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while !counted().contains("rlhost_serve_sampled_tokens_total 2\n") && std::time::Instant::now() < deadline {

@@ -7,7 +7,7 @@ use super::messages::conversation;
 use super::reply::Reply;
 use serde_json::{Value, json};
 
-/// Answers `/tokenize`: the tokens of a text or a conversation.
+/// Answers `/tokenize`: returns the tokens of a text or a conversation.
 pub(super) fn tokenize(app: &App, mut fields: Fields) -> Result<Reply> {
     app.model_of(&mut fields)?;
     let with_texts = fields.flag("return_token_strs")?;
@@ -24,7 +24,7 @@ pub(super) fn tokenize(app: &App, mut fields: Fields) -> Result<Reply> {
     Ok(Reply::json(json!({"count": ids.len(), "max_model_len": app.max_model_len(), "tokens": ids, "token_strs": texts})))
 }
 
-/// Answers `/detokenize`: the text of tokens, with special tokens.
+/// Answers `/detokenize`: returns the text of tokens, including special tokens.
 pub(super) fn detokenize(app: &App, mut fields: Fields) -> Result<Reply> {
     app.model_of(&mut fields)?;
     let ids = fields.ids("tokens")?.ok_or_else(|| ApiError::field("tokens", "is missing"))?;

@@ -1,4 +1,4 @@
-//! A streamed turn for interfaces whose events have types: Anthropic's messages and OpenAI's responses.
+//! Streamed turns in APIs with typed events: Anthropic's messages and OpenAI's responses.
 
 use super::app::App;
 use super::chat::{AssistantTurn, ChatResponseForm};
@@ -10,22 +10,22 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Makes the events of an interface. Each has its type in `type`.
+/// Writes the events of an API. Each event names its type in `type`.
 pub(super) trait EventWriter: Send {
-    /// Returns the events before the turn's first token.
+    /// Returns the events that precede the turn's first token.
     fn begin(&mut self, choice: &CompletionChoice) -> Vec<Value>;
 
-    /// Returns the events of more text, which is not empty.
+    /// Returns the events of new text, which is not empty.
     fn text(&mut self, text: &str) -> Vec<Value>;
 
-    /// Returns the events of the calls and the end. The turn's text has been written.
+    /// Returns the events of the calls and of the end. The turn's text has been written already.
     fn end(&mut self, choice: &CompletionChoice, turn: AssistantTurn) -> Vec<Value>;
 
-    /// Returns the event of an error, which is the last.
+    /// Returns the event of an error, which is the last event.
     fn fail(&mut self, error: &ApiError) -> Value;
 }
 
-/// Returns what a completion says that has ended. These interfaces have no word for one that a pause ended: it is an error.
+/// Parses a completion that has ended. These APIs have no stop reason for a completion that a pause ended, so it is an error.
 pub(super) fn finished_turn(form: &ChatResponseForm, app: &App, choice: &CompletionChoice) -> Result<AssistantTurn> {
     if choice.finish == Some("abort") {
         return Err(ApiError::new(503, "the server was paused, which ended the request; send it again"));
@@ -33,11 +33,11 @@ pub(super) fn finished_turn(form: &ChatResponseForm, app: &App, choice: &Complet
     form.turn(app, choice)
 }
 
-/// The events of a turn.
+/// Events of a turn.
 pub(super) struct TypedEvents {
     app: Arc<App>,
     form: ChatResponseForm,
-    /// None once it has ended.
+    /// Completion in progress; `None` once it has ended.
     choice: Option<CompletionChoice>,
     writer: Box<dyn EventWriter>,
     ready: VecDeque<String>,
@@ -53,8 +53,8 @@ impl TypedEvents {
         self.ready.extend(events.into_iter().map(written));
     }
 
-    /// Writes what an event has added. The text of a turn that could have calls is written as a whole at its end, since what looks like
-    /// a call may be none.
+    /// Writes the events of an addition. The text of a turn that may contain calls is written in one piece at its end, since what looks
+    /// like a call may turn out to be text.
     fn write(&mut self, choice: &CompletionChoice, delta: &ChoiceDelta) -> Result<()> {
         if delta.begins {
             let events = self.writer.begin(choice);
@@ -97,7 +97,7 @@ impl EventSource for TypedEvents {
         if self.ready.is_empty() {
             self.advance(context);
         }
-        // All that is ready is one frame.
+        // Send all events that are ready as one frame.
         match self.ready.drain(..).reduce(|all, event| all + &event) {
             Some(events) => Poll::Ready(Some(events)),
             None if self.choice.is_none() => Poll::Ready(None),

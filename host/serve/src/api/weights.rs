@@ -1,4 +1,4 @@
-//! Routes that change the served weights, as vLLM has them: pausing, reloading and adapters.
+//! Routes that manage the served weights, as in vLLM: pausing, reloading and adapters.
 
 use super::app::App;
 use super::error::{ApiError, Result};
@@ -12,17 +12,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, TryLockError};
 
-/// Bytes of the longest name of an adapter.
+/// Maximum length of an adapter's name, in bytes.
 const LONGEST_NAME: usize = 256;
 
 impl App {
-    /// Returns the weights, if requests may change them.
+    /// Returns the weights, if requests may replace them.
     pub(super) fn updatable(&self) -> Result<&ServedWeights> {
         let refused = || ApiError::new(403, "weights can't be changed; start the server with --allow-weight-updates");
         self.weights.as_deref().filter(|weights| weights.updates).ok_or_else(refused)
     }
 
-    /// Returns the adapter of a name that [`App::model_of`] has returned; none for the model itself.
+    /// Returns the adapter of a name returned by [`App::model_of`]; `None` for the model itself.
     pub(super) fn adapter(&self, model: &str) -> Result<Option<Arc<EngineAdapter>>> {
         if self.session.is_some() || self.card.names.iter().any(|name| name == model) {
             return Ok(None);
@@ -32,12 +32,12 @@ impl App {
     }
 }
 
-/// Waits until the engine has done something.
+/// Waits until the engine has executed a command.
 async fn done(heard: std::result::Result<tokio::sync::oneshot::Receiver<()>, crate::engine::RequestRefusal>) -> Result<()> {
     heard?.await.map_err(|_| ApiError::new(409, "another request has ended the pause, or the engine has ended"))
 }
 
-/// Returns the value of a parameter of a query.
+/// Returns the value of a query parameter.
 fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
     query.split('&').filter_map(|pair| pair.split_once('=')).find(|(own, _)| *own == name).map(|(_, value)| value)
 }
@@ -78,7 +78,7 @@ pub(super) fn is_paused(app: &App) -> Result<Reply> {
     Ok(Reply::json(json!({"is_paused": app.generator()?.is_paused()})))
 }
 
-/// Answers `/weight_info`: the version of the model's weights and of each adapter's.
+/// Answers `/weight_info`: returns the weight versions of the model and of each adapter.
 pub(super) fn weight_info(app: &App) -> Result<Reply> {
     let weights = app.updatable()?;
     let adapters: BTreeMap<String, String> =
@@ -109,16 +109,16 @@ pub(super) fn weight_checker(app: &App, mut fields: Fields) -> Result<Reply> {
     }
 }
 
-/// Weights that have been read and that the engine gets next.
+/// Weights that have been read and wait to be installed.
 pub(super) struct NewWeights {
     weights: Box<IncrementalDecoder>,
-    /// The adapter whose weights they replace; none for the model.
+    /// Adapter whose weights are replaced; `None` for the model.
     adapter: Option<Arc<EngineAdapter>>,
     answer: Reply,
 }
 
 impl NewWeights {
-    /// Hands them to the engine, and answers when no token is computed with the old ones any more.
+    /// Installs the weights, and answers once no token is computed with the old ones any more.
     pub(super) async fn install(self, app: &App) -> Result<Reply> {
         let version = app.updatable()?.next_version();
         done(match self.adapter {
@@ -130,7 +130,7 @@ impl NewWeights {
     }
 }
 
-/// Keeps other requests from reading weights meanwhile.
+/// Locks out other requests that read weights.
 fn begin_reading(weights: &ServedWeights) -> Result<MutexGuard<'_, ()>> {
     match weights.updating.try_lock() {
         Ok(guard) => Ok(guard),
@@ -140,7 +140,7 @@ fn begin_reading(weights: &ServedWeights) -> Result<MutexGuard<'_, ()>> {
     }
 }
 
-/// Reads a request for `/collective_rpc`, and the weights that it names.
+/// Parses a request for `/collective_rpc`, and reads the weights that it names.
 pub(super) fn collective_rpc(app: &App, mut fields: Fields) -> Result<NewWeights> {
     let weights = app.updatable()?;
     fields.only("method", &[json!("reload_weights")])?;
@@ -160,15 +160,15 @@ pub(super) fn collective_rpc(app: &App, mut fields: Fields) -> Result<NewWeights
     Ok(NewWeights { weights: Box::new(read), adapter: None, answer: Reply::json(json!({"results": [null]})) })
 }
 
-/// What a request for `/v1/load_lora_adapter` leads to.
+/// Outcome of a request for `/v1/load_lora_adapter`.
 pub(super) enum AdapterLoadOutcome {
-    /// It is new.
+    /// The adapter is new.
     Added(Reply),
-    /// It replaces one of its name.
+    /// The adapter replaces one of the same name.
     Replacing(NewWeights),
 }
 
-/// Answers `/v1/load_lora_adapter`, up to what the engine has to do.
+/// Handles `/v1/load_lora_adapter` up to the point where the engine takes over.
 pub(super) fn load_adapter(app: &App, mut fields: Fields) -> Result<AdapterLoadOutcome> {
     let weights = app.updatable()?;
     let (name, path, inplace) = (name(&mut fields)?, fields.text("lora_path")?, fields.flag("load_inplace")?);
@@ -199,7 +199,7 @@ pub(super) fn load_adapter(app: &App, mut fields: Fields) -> Result<AdapterLoadO
 }
 
 impl AdapterLoadOutcome {
-    /// Hands new weights to the engine.
+    /// Installs the new weights in the engine.
     pub(super) async fn install(self, app: &App) -> Result<Reply> {
         match self {
             Self::Added(answer) => Ok(answer),
@@ -208,7 +208,7 @@ impl AdapterLoadOutcome {
     }
 }
 
-/// Answers `/v1/unload_lora_adapter`. Requests under way keep their adapter to their end.
+/// Answers `/v1/unload_lora_adapter`. Requests in progress keep the adapter until they end.
 pub(super) fn unload_adapter(app: &App, mut fields: Fields) -> Result<Reply> {
     let weights = app.updatable()?;
     let name = name(&mut fields)?;

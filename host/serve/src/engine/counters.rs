@@ -1,36 +1,36 @@
-//! What an engine has done, for anybody to read.
+//! Counters of an engine, which any thread may read.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Numbers of an engine. Each is exact; together they need not be of one moment.
+/// Counters of an engine. Each is exact, but a set of them need not be from the same moment.
 #[derive(Debug, Default)]
 pub struct EngineCounters {
-    /// Requests that wait for a place.
+    /// Requests that wait to be admitted.
     waiting: AtomicUsize,
-    /// Requests that have one.
+    /// Requests that have been admitted.
     running: AtomicUsize,
     totals: [AtomicU64; CounterKind::COUNT],
-    /// Bytes of keys and values of the prefix cache.
+    /// Bytes of keys and values in the prefix cache.
     cached_bytes: AtomicUsize,
     version: AtomicU64,
 }
 
-/// What is counted over an engine's life.
+/// Totals since the engine started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterKind {
     /// Tokens of prompts, computed or found in the cache.
     PromptTokens,
-    /// Those that were found in the cache.
+    /// Prompt tokens found in the cache.
     CachedTokens,
     /// Sampled tokens.
     SampledTokens,
     /// Requests that ended on their own.
     Stopped,
-    /// Requests that ended at their maximum number of tokens.
+    /// Requests that ended at their token limit.
     AtLength,
-    /// Requests whose client was gone.
+    /// Requests whose client disconnected.
     Abandoned,
-    /// Requests that a pause ended.
+    /// Requests ended by a pause.
     Aborted,
     /// Requests that failed.
     Failed,
@@ -43,7 +43,8 @@ impl CounterKind {
 }
 
 impl EngineCounters {
-    /// Adds waiting requests, unless there would be more than `most`. A group that is larger than that waits if nothing else does.
+    /// Counts more waiting requests, unless there would be more than `most`. A group larger than `most` is accepted if no other request
+    /// waits.
     pub(super) fn enqueue(&self, count: usize, most: usize) -> bool {
         let add = |waiting: usize| (waiting == 0 || waiting + count <= most).then_some(waiting + count);
         self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok()
@@ -69,17 +70,17 @@ impl EngineCounters {
         self.totals[stage as usize].fetch_add(count as u64, Ordering::SeqCst);
     }
 
-    /// Returns the number of requests that wait.
+    /// Returns the number of waiting requests.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Returns the number of requests that are computed.
+    /// Returns the number of admitted requests.
     pub fn running(&self) -> usize {
         self.running.load(Ordering::SeqCst)
     }
 
-    /// Returns the bytes of the prefix cache.
+    /// Returns the size of the prefix cache in bytes.
     pub fn cached_bytes(&self) -> usize {
         self.cached_bytes.load(Ordering::SeqCst)
     }
@@ -89,7 +90,7 @@ impl EngineCounters {
         self.version.load(Ordering::SeqCst)
     }
 
-    /// Returns how often something has happened.
+    /// Returns a total.
     pub fn total(&self, stage: CounterKind) -> u64 {
         self.totals[stage as usize].load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! What passes between callers and the engine's thread.
+//! Messages between callers and the engine's thread.
 
 use super::adapters::EngineAdapter;
 use super::counters::EngineCounters;
@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot::Sender;
 
-/// Memory for keys and values if it is not known how much there is, in bytes.
+/// Memory for keys and values if the available memory is unknown, in bytes.
 const DEFAULT_CACHE: u64 = 4 << 30;
 
 /// Limits of an engine.
@@ -20,25 +20,25 @@ const DEFAULT_CACHE: u64 = 4 << 30;
 pub struct EngineOptions {
     /// Maximum number of tokens of a prompt and its completion together.
     pub max_model_len: usize,
-    /// Maximum number of sequences that are computed in a round.
+    /// Maximum number of sequences per round.
     pub max_num_seqs: usize,
-    /// Maximum number of requests that wait for a place.
+    /// Maximum number of requests that wait to be admitted.
     pub max_waiting: usize,
-    /// Memory for keys and values, of sequences and of the prefix cache together, in bytes.
+    /// Memory for keys and values, including the prefix cache, in bytes.
     pub cache_bytes: usize,
 }
 
 impl EngineOptions {
-    /// Returns the memory for keys and values where nobody says how much it may be: a quarter of what is available.
+    /// Returns the default memory for keys and values: a quarter of what is available.
     pub fn default_cache_bytes() -> u64 {
         available_memory().map_or(DEFAULT_CACHE, |bytes| bytes / 4)
     }
 }
 
-/// What the engine's thread is told.
+/// Command to the engine's thread.
 pub(super) enum EngineCommand {
     Generate(Box<EngineJob>),
-    /// New weights, of an adapter or of the model itself.
+    /// Replace the weights of an adapter or of the model itself.
     Replace {
         adapter: Option<Arc<EngineAdapter>>,
         model: Box<IncrementalDecoder>,
@@ -47,17 +47,17 @@ pub(super) enum EngineCommand {
     },
     Pause(PauseMode, Sender<()>),
     Resume(Sender<()>),
-    /// Forget all cached prefixes.
+    /// Drop all cached prefixes.
     ClearPrefixCache(Sender<()>),
 }
 
-/// A request, and where its tokens go.
+/// Request, and the channel for its tokens.
 pub(super) struct EngineJob {
     pub request: EngineRequest,
     pub events: UnboundedSender<EngineEvent>,
 }
 
-/// The tokens of a request, as they are sampled. Dropping it ends the request.
+/// Tokens of a request, as they are sampled. Dropping the stream cancels the request.
 #[derive(Debug)]
 pub struct TokenStream(UnboundedReceiver<EngineEvent>);
 
@@ -74,7 +74,7 @@ impl TokenStream {
         Self(stream)
     }
 
-    /// Waits for the next event; none after [`EngineEvent::Finished`] or [`EngineEvent::Failed`], or if the engine has ended.
+    /// Waits for the next event; `None` after [`EngineEvent::Finished`] or [`EngineEvent::Failed`], or if the engine has ended.
     pub async fn next(&mut self) -> Option<EngineEvent> {
         self.0.recv().await
     }
@@ -90,7 +90,7 @@ impl TokenStream {
     }
 }
 
-/// What callers and the engine's thread share.
+/// State shared by callers and the engine's thread.
 pub(super) struct SharedEngineState {
     pub counters: EngineCounters,
     pub stopping: AtomicBool,

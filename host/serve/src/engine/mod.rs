@@ -1,15 +1,16 @@
-//! Continuous batching for requests that come and go: one thread owns the model and works in rounds.
+//! Continuous batching: one thread owns the model and computes requests in rounds.
 //!
-//! Between two rounds it admits requests, drops those whose client is gone, and takes new weights. In a round, each sequence that
-//! generates reads its newest token, and sequences whose prompts are not read yet read a part of them, so a long prompt does not stall
-//! the others for longer than a part takes.
+//! Between two rounds it admits requests, drops those whose client has disconnected, and installs new weights. In a round, each sequence
+//! that generates reads its newest token, and sequences whose prompts are not fully read read a part of them. So a long prompt stalls the
+//! others for no longer than one part takes.
 //!
-//! Sequences grow until the memory for keys and values is full. Then prefixes of earlier requests are dropped, then the newest
-//! sequences pause: they forget their keys and values and compute them again when there is room.
+//! Sequences grow until the memory for keys and values is full. Then prefixes of earlier requests are dropped; if that is not enough, the
+//! newest sequences pause: they drop their keys and values and recompute them when there is room.
 //!
-//! A sequence's keys and values are its own, from its first token on, and a token's depend only on the tokens before it, to the bit
-//! ([`crate::model::IncrementalDecoder::decode_at`]). So a request with a seed gives the same tokens and log-probabilities whatever else is in
-//! the batch, however its prompt is divided into parts, whether a prefix of it was found in the cache (`prefix_cache.rs`), and whether it paused.
+//! Sequences share no keys and values, and those of a token depend, to the bit, only on the tokens before it
+//! ([`crate::model::IncrementalDecoder::decode_at`]). So a request with a seed yields the same tokens and log-probabilities whatever else
+//! is in the batch, however its prompt is split into parts, whether a prefix was found in the cache (`prefix_cache.rs`), and whether it
+//! paused.
 
 mod adapters;
 mod counters;
@@ -39,21 +40,21 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot::{self, Receiver};
 use worker::EngineWorker;
 
-/// A running engine. Dropping it ends it, and all requests with it.
+/// Running engine. Dropping it ends all its requests.
 pub struct InferenceEngine {
     options: EngineOptions,
     vocabulary: usize,
     shared: Arc<SharedEngineState>,
-    /// None once it is being dropped.
+    /// `None` once the engine is being dropped.
     commands: Mutex<Option<Sender<EngineCommand>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl InferenceEngine {
-    /// Starts an engine on a model with the weights of this version. The context of the model bounds `max_model_len`.
+    /// Starts an engine for a model with weights of this version. The model's context bounds `max_model_len`.
     ///
     /// # Errors
-    /// If its thread can't be started.
+    /// If the thread can't be started.
     pub fn start(model: IncrementalDecoder, version: u64, options: EngineOptions) -> std::io::Result<Self> {
         let context = model.architecture().max_positions.min(options.max_model_len);
         let fitting = options.cache_bytes / model.bytes_per_position().max(1);
@@ -75,20 +76,20 @@ impl InferenceEngine {
         Ok(Self { options, vocabulary, shared, commands: Mutex::new(Some(commands)), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Returns its limits.
+    /// Returns the limits of the engine.
     pub fn options(&self) -> &EngineOptions {
         &self.options
     }
 
-    /// Returns what it has done so far.
+    /// Returns the counters of the engine.
     pub fn counters(&self) -> &EngineCounters {
         &self.shared.counters
     }
 
-    /// Starts requests, all or none.
+    /// Starts all requests, or none.
     ///
     /// # Errors
-    /// If one can't be served: it is refused before anything is computed.
+    /// If a request can't be served; then nothing is computed.
     pub fn submit(&self, requests: Vec<EngineRequest>) -> Result<Vec<TokenStream>, RequestRefusal> {
         requests.iter().try_for_each(|request| self.check(request))?;
         if self.shared.stopping.load(Ordering::SeqCst) {
@@ -111,9 +112,9 @@ impl InferenceEngine {
         requests.into_iter().map(start).collect()
     }
 
-    /// Replaces the weights between two rounds and forgets all cached prefixes. Sequences under way continue with the new weights and
-    /// the keys and values that they have; each token carries the version of the weights that it was sampled with. The receiver
-    /// hears when it is done.
+    /// Replaces the weights between two rounds and drops all cached prefixes. Sequences in progress continue with the new weights and the
+    /// keys and values that they have; each token carries the version of the weights that sampled it. The receiver resolves when the
+    /// weights are in place.
     ///
     /// # Errors
     /// If the engine has ended.
@@ -121,7 +122,7 @@ impl InferenceEngine {
         self.tell(|done| EngineCommand::Replace { adapter: None, model: Box::new(model), version, done })
     }
 
-    /// Replaces an adapter's weights, as [`InferenceEngine::replace`] does the engine's own.
+    /// Replaces an adapter's weights, as [`InferenceEngine::replace`] replaces the engine's own.
     ///
     /// # Errors
     /// If the engine has ended.
@@ -134,7 +135,7 @@ impl InferenceEngine {
         self.tell(|done| EngineCommand::Replace { adapter: Some(adapter), model: Box::new(model), version, done })
     }
 
-    /// Pauses. The receiver hears when no token is computed any more.
+    /// Pauses the engine. The receiver resolves when no token is computed any more.
     ///
     /// # Errors
     /// If the engine has ended.
@@ -142,7 +143,7 @@ impl InferenceEngine {
         self.tell(|done| EngineCommand::Pause(mode, done))
     }
 
-    /// Ends a pause. The receiver hears when it has ended.
+    /// Ends a pause. The receiver resolves when the engine works again.
     ///
     /// # Errors
     /// If the engine has ended.
@@ -150,7 +151,7 @@ impl InferenceEngine {
         self.tell(EngineCommand::Resume)
     }
 
-    /// Forgets all cached prefixes. The receiver hears when it is done.
+    /// Drops all cached prefixes. The receiver resolves when they are gone.
     ///
     /// # Errors
     /// If the engine has ended.
@@ -165,23 +166,23 @@ impl InferenceEngine {
         sent.and_then(Result::ok).map(|()| heard).ok_or(RequestRefusal::EngineEnded)
     }
 
-    /// Returns whether it is paused.
+    /// Returns whether the engine is paused.
     pub fn is_paused(&self) -> bool {
         self.shared.paused.load(Ordering::SeqCst)
     }
 
-    /// Refuses all further requests. Those that were accepted go on.
+    /// Rejects all further requests. Accepted requests continue.
     pub fn stop_accepting(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
     }
 
-    /// Returns whether its thread is running.
+    /// Returns whether the engine's thread is running.
     pub fn is_running(&self) -> bool {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Ends it, with all requests under way: nothing is computed any more, and its weights are free.
+    /// Ends the engine and all requests in progress: computation has stopped on return, and the weights are freed.
     pub fn end(&self) {
         self.stop_accepting();
         *self.commands.lock().unwrap_or_else(PoisonError::into_inner) = None;

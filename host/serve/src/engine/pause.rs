@@ -1,26 +1,26 @@
-//! Pausing: no token is computed, so that weights can be replaced without a request that has tokens of both.
+//! Pausing: no tokens are computed, so weights can be replaced without mixing two versions within a request.
 
 use tokio::sync::oneshot::Sender;
 
-/// What a pause does with the requests under way. New ones wait until it ends.
+/// Treatment of requests in progress during a pause. New requests wait until it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseMode {
-    /// They end at once, with the tokens that they have.
+    /// Requests end at once, with the tokens that they have.
     Abort,
-    /// They are finished first.
+    /// Requests finish first.
     Wait,
-    /// They stop where they are and go on afterwards.
+    /// Requests stop where they are and continue after the pause.
     Keep,
 }
 
-/// Whether the engine's thread works.
+/// State of the engine's thread with respect to pauses.
 #[derive(Default)]
 pub(super) enum PauseState {
-    /// It does.
+    /// The engine works.
     #[default]
     No,
-    /// It finishes what is under way, and then tells these.
+    /// The engine finishes the requests in progress, then notifies these senders.
     Draining(Vec<Sender<()>>),
-    /// It does not.
+    /// The engine is paused.
     Paused,
 }

@@ -1,4 +1,4 @@
-//! What an engine is asked for, and what it answers.
+//! Requests to an engine, and the events that answer them.
 
 use super::adapters::EngineAdapter;
 use crate::ops::sampler::Sampler;
@@ -6,67 +6,67 @@ use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Returns whether the newest of these tokens completes a text that ends the completion.
+/// Predicate that returns whether the newest of these tokens completes a stop text.
 pub type StopPredicate = Arc<dyn Fn(&[u32]) -> bool + Send + Sync>;
 
-/// A completion to be sampled.
+/// Request for one completion.
 #[derive(Clone)]
 pub struct EngineRequest {
-    /// The prompt.
+    /// Prompt tokens.
     pub tokens: Arc<[u32]>,
-    /// How tokens are sampled.
+    /// Sampling method.
     pub sampling: Sampler,
-    /// Added to the logits of tokens.
+    /// Values added to the logits of tokens.
     pub logit_bias: Arc<[(u32, f32)]>,
-    /// Maximum number of sampled tokens; with 0, the prompt is only read.
+    /// Maximum number of sampled tokens; 0 to only read the prompt.
     pub max_tokens: usize,
-    /// Its random numbers.
+    /// Random numbers of the completion.
     pub random: RandomStream,
-    /// Tokens that end it.
+    /// Tokens that end the completion.
     pub ends: Arc<[u32]>,
-    /// Texts that end it.
+    /// Predicate for texts that end the completion.
     pub stop: Option<StopPredicate>,
-    /// What is reported of its tokens.
+    /// Log-probabilities to report.
     pub scoring: LogprobSettings,
-    /// Requests with different salts never share a prefix.
+    /// Salt of the prefix cache: requests with different salts never share a prefix.
     pub salt: u64,
-    /// The adapter that computes it; none for the engine's own weights.
+    /// Adapter that computes the request; `None` for the engine's own weights.
     pub adapter: Option<Arc<EngineAdapter>>,
 }
 
-/// Which random numbers a completion has.
+/// Identifies the random numbers of a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RandomStream {
-    /// The seed.
+    /// Seed.
     pub seed: u64,
-    /// A run's generation; 0 for other clients.
+    /// Generation of a run; 0 for other clients.
     pub generation: u64,
-    /// The row of a run's dataset; 0 for other clients.
+    /// Row of a run's dataset; 0 for other clients.
     pub row: u64,
-    /// Index among the completions that have the rest in common, whose numbers differ.
+    /// Index among the completions that share the other fields, so that their numbers differ.
     pub sample: u64,
 }
 
 impl RandomStream {
-    /// Returns the numbers of a seed's first completion.
+    /// Returns the random numbers of a seed's first completion.
     pub fn from_seed(seed: u64) -> Self {
         Self { seed, ..Self::default() }
     }
 
-    /// Returns the numbers of so many completions, this one being the first.
+    /// Returns the random numbers of `count` completions, beginning with these.
     pub fn samples(self, count: usize) -> impl Iterator<Item = Self> {
         (0..count as u64).map(move |sample| Self { sample: self.sample.wrapping_add(sample), ..self })
     }
 }
 
-/// What is reported of a request's tokens.
+/// Log-probabilities to report for a request's tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LogprobSettings {
-    /// Number of the most likely tokens to report with each token, whose rank is then computed too.
+    /// Number of most likely tokens to report with each token; also computes the token's rank.
     pub alternatives: Option<usize>,
-    /// Whether the prompt's tokens are scored: their log-probabilities under the model.
+    /// Whether to score the prompt's tokens, that is, report their log-probabilities under the model.
     pub scores_prompt: bool,
-    /// Divisor of the logits whose log-probabilities are reported, without filters; none for those of the sampling distribution.
+    /// Divisor of the logits whose log-probabilities are reported, without filters; `None` to report those of the sampling distribution.
     pub logp_temperature: Option<f32>,
 }
 
@@ -79,79 +79,79 @@ impl Debug for EngineRequest {
     }
 }
 
-/// A token and how likely it was.
+/// Token with its log-probability.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScoredToken {
-    /// Its id.
+    /// Token id.
     pub id: u32,
-    /// Its log-probability under the distribution that it was sampled from: of the logits with bias, penalty, temperature and filters,
-    /// or, for greedy decoding, with bias and penalty only; unless the request has a [`LogprobSettings::logp_temperature`]. A prompt's token:
+    /// Log-probability under the sampling distribution: of the logits with bias, penalty, temperature and filters or, for greedy decoding,
+    /// with bias and penalty only. With [`LogprobSettings::logp_temperature`], of the logits divided by it. For a token of the prompt,
     /// under the model.
     pub logp: f32,
-    /// Number of tokens that were more likely, plus one; 0 if it was not asked for.
+    /// Number of more likely tokens, plus one; 0 if not requested.
     pub rank: u32,
-    /// The most likely tokens with their log-probabilities, the likeliest first.
+    /// Most likely tokens with their log-probabilities, in descending order.
     pub top: Vec<(u32, f32)>,
-    /// Version of the weights that it was computed with.
+    /// Version of the weights that computed the token.
     pub version: u64,
 }
 
-/// Why a completion ended.
+/// Reason why a completion ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// Its last token is one of the request's end tokens.
+    /// The last token is an end token of the request.
     End,
-    /// Its last token completed a text that ends it.
+    /// The last token completed a stop text.
     Stop,
-    /// It has the maximum number of tokens.
+    /// The completion reached its token limit.
     Length,
-    /// A pause ended it.
+    /// A pause ended the completion.
     Abort,
 }
 
-/// What happens to a request.
+/// Event in the life of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EngineEvent {
-    /// The prompt was read; its tokens without the first, if they were to be scored. So many tokens were found in the cache.
+    /// The prompt was read.
     Prompt {
-        /// The scored tokens.
+        /// Scored tokens of the prompt, without the first; empty if scores were not requested.
         scored: Vec<ScoredToken>,
-        /// Number of tokens that were not computed anew.
+        /// Number of prompt tokens found in the cache.
         cached: usize,
     },
     /// A token was sampled.
     Token(ScoredToken),
     /// The completion ended.
     Finished(FinishReason),
-    /// It can't be continued.
+    /// The completion failed.
     Failed(String),
 }
 
-/// Why a request is not served.
+/// Reason why a request is rejected.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum RequestRefusal {
     /// The prompt is empty.
     #[error("the prompt has no tokens")]
     Empty,
-    /// A token is not the model's.
+    /// A token is outside the model's vocabulary.
     #[error("token {token} is unknown; the model has {vocabulary} tokens")]
     UnknownToken {
-        /// The token.
+        /// Unknown token.
         token: u32,
-        /// Number of the model's tokens.
+        /// Size of the vocabulary.
         vocabulary: usize,
     },
-    /// Prompt and completion exceed the context.
+    /// Prompt and completion exceed the context length.
     #[error("the prompt has {prompt} tokens and max_tokens is {max_tokens}, but the context is {most} tokens long")]
     TooLong {
-        /// Number of the prompt's tokens.
+        /// Number of prompt tokens.
         prompt: usize,
         /// Maximum number of sampled tokens.
         max_tokens: usize,
         /// Maximum of both together.
         most: usize,
     },
-    /// Too many requests wait.
+    /// The waiting queue is full.
     #[error("too many requests are waiting; try again later")]
     Full,
     /// The server is about to stop.

@@ -1,4 +1,4 @@
-//! A request that is computed.
+//! Request in progress.
 
 use super::jobs::EngineJob;
 use super::prefix_cache;
@@ -10,22 +10,22 @@ use rand_chacha::ChaCha8Rng;
 use std::ops::Range;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// A request with its tokens so far, and the keys and values of those that were read.
+/// Request with its tokens so far, and the keys and values of the tokens that were read.
 pub(super) struct EngineSequence {
     pub request: EngineRequest,
     events: UnboundedSender<EngineEvent>,
-    /// The prompt and what was sampled.
+    /// Prompt and sampled tokens.
     pub tokens: Vec<u32>,
     pub cache: KvCache,
     rng: ChaCha8Rng,
     scored: Vec<ScoredToken>,
-    /// Number of the prompt's tokens that were found in the cache.
+    /// Number of prompt tokens found in the cache.
     cached: usize,
-    /// Whether the prompt has been read, so that its client knows.
+    /// Whether the prompt has been read and the client has been notified.
     begun: bool,
-    /// Whether some of its keys and values are of weights that have been replaced.
+    /// Whether some keys and values were computed with weights that have been replaced.
     pub stale: bool,
-    /// Why it ended.
+    /// How the request ended; `None` while it is in progress.
     pub ended: Option<SequenceEnd>,
 }
 
@@ -33,13 +33,13 @@ pub(super) struct EngineSequence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SequenceEnd {
     Finished(FinishReason),
-    /// Its client is gone.
+    /// The client disconnected.
     Abandoned,
     Failed,
 }
 
 impl EngineSequence {
-    /// Starts a request whose first tokens are in the cache.
+    /// Starts a request whose first tokens were found in the cache.
     pub(super) fn new(job: EngineJob, cache: KvCache) -> Self {
         let EngineJob { request, events } = job;
         let RandomStream { seed, generation, row, sample } = request.random;
@@ -48,7 +48,7 @@ impl EngineSequence {
         Self { request, events, tokens, cache, rng, scored: Vec::new(), cached, begun: false, stale: false, ended: None }
     }
 
-    /// Returns the number of its tokens that were read.
+    /// Returns the number of tokens that were read.
     pub(super) fn read(&self) -> usize {
         self.cache.len()
     }
@@ -58,27 +58,27 @@ impl EngineSequence {
         self.tokens.len() - self.read()
     }
 
-    /// Returns whether it reads its prompt, or reads again what it had read before it was paused.
+    /// Returns whether the sequence is reading its prompt, or rereading what it had read before it paused.
     pub(super) fn is_reading(&self) -> bool {
         !self.begun || self.unread() > 1
     }
 
-    /// Returns whether it scores its prompt.
+    /// Returns whether the sequence scores its prompt.
     pub(super) fn is_scoring(&self) -> bool {
         self.request.scoring.scores_prompt && !self.begun
     }
 
-    /// Returns the number of positions that it takes soon.
+    /// Returns the number of positions that the sequence will soon need.
     pub(super) fn needed_positions(&self) -> usize {
         self.tokens.len() + 1
     }
 
-    /// Forgets its keys and values, to make room for others. They are computed again when it continues.
+    /// Drops the keys and values to make room for others. They are recomputed when the sequence continues.
     pub(super) fn pause(&mut self, empty: KvCache) {
         (self.cache, self.stale) = (empty, false);
     }
 
-    /// Returns the number of its first tokens that another request could share, when they are read.
+    /// Returns the length of the prefix that another request could share once it is read.
     pub(super) fn shared_with(&self, request: &EngineRequest) -> usize {
         if self.request.salt == request.salt && !self.stale {
             prefix_cache::common(&self.request.tokens, &request.tokens)
@@ -87,38 +87,38 @@ impl EngineSequence {
         }
     }
 
-    /// Ends it if its client is gone.
+    /// Ends the request if its client has disconnected.
     pub(super) fn notice_client(&mut self) {
         if self.ended.is_none() && self.events.is_closed() {
             self.ended = Some(SequenceEnd::Abandoned);
         }
     }
 
-    /// Returns the id of its adapter; 0 for none.
+    /// Returns the id of the adapter; 0 for none.
     pub(super) fn adapter(&self) -> u64 {
         self.request.adapter.as_ref().map_or(0, |adapter| adapter.id())
     }
 
-    /// Ends it with the tokens that it has.
+    /// Ends the request with the tokens that it has.
     pub(super) fn abort(&mut self) {
         if self.ended.is_none() {
             self.finish(FinishReason::Abort);
         }
     }
 
-    /// Ends it with an error.
+    /// Ends the request with an error.
     pub(super) fn fail(&mut self, detail: String) {
         self.ended = Some(SequenceEnd::Failed);
-        // A client that is gone does not need it.
+        // The client may have disconnected.
         let _ = self.events.send(EngineEvent::Failed(detail));
     }
 
-    /// Returns which of the tokens from `read` on, so many of which a round reads, need their logits.
+    /// Returns which tokens need their logits, as a range within the next `count` tokens, which a round reads.
     pub(super) fn rows(&self, count: usize) -> Range<usize> {
         if self.is_scoring() { 0..count } else { count - 1..count }
     }
 
-    /// Takes the logits after the newest tokens that were read, as [`EngineSequence::rows`] asked for them; `read` were read before.
+    /// Processes the logits that [`EngineSequence::rows`] requested for the newest tokens; `read` tokens were read before them.
     pub(super) fn accept(&mut self, read: usize, logits: &[f32], version: u64) {
         let vocabulary = logits.len() / self.rows(self.read() - read).len().max(1);
         if self.is_scoring() {
@@ -180,12 +180,12 @@ impl EngineSequence {
 
     fn finish(&mut self, finish: FinishReason) {
         self.ended = Some(SequenceEnd::Finished(finish));
-        // A client that is gone does not need it.
+        // The client may have disconnected.
         let _ = self.events.send(EngineEvent::Finished(finish));
     }
 }
 
-/// Describes a token among these logits.
+/// Returns a token with its log-probability under these logits.
 fn described(id: u32, logits: &[f32], alternatives: Option<usize>, version: u64) -> ScoredToken {
     let normaliser = log_sum_exp(logits, 1.0);
     let own = logits[id as usize];
@@ -197,7 +197,7 @@ fn described(id: u32, logits: &[f32], alternatives: Option<usize>, version: u64)
     token
 }
 
-/// Returns the ids of the greatest logits that are possible, in falling order; of equal ones, the first.
+/// Returns the ids of the greatest finite logits in descending order; ties go to the lower id.
 fn likeliest(logits: &[f32], most: usize) -> Vec<u32> {
     let mut ids: Vec<u32> = (0..logits.len() as u32).filter(|&id| logits[id as usize] > f32::NEG_INFINITY).collect();
     let order = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));

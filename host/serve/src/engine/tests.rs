@@ -14,7 +14,7 @@ fn frozen() -> FrozenModel {
     FrozenModel::new(ModelFolder::open(folder.path()).unwrap().with_weight_storage(WeightStorage::AS_STORED).decoder().unwrap())
 }
 
-/// The built-in model with some weights changed.
+/// Returns the built-in model with some weights changed.
 fn changed() -> FrozenModel {
     let folder = tempfile::tempdir().unwrap();
     builtin::write(folder.path()).unwrap();
@@ -27,7 +27,7 @@ pub(crate) fn change_weights(folder: &std::path::Path) {
     let file = folder.join("model.safetensors");
     let mut bytes = std::fs::read(&file).unwrap();
     let begin = (bytes.len() * 3 / 4) & !1;
-    // A bit of the mantissa.
+    // Flips a bit of the mantissa.
     bytes[begin..].iter_mut().step_by(2).for_each(|byte| *byte ^= 0x40);
     std::fs::write(&file, bytes).unwrap();
 }
@@ -51,7 +51,7 @@ fn request(tokens: &[u32], sampling: Sampler, max_tokens: usize) -> EngineReques
     }
 }
 
-/// The tokens of a request, and how many of its prompt were found in the cache.
+/// Returns the tokens of a request, and how many tokens of its prompt were found in the cache.
 fn finished(mut stream: TokenStream) -> (Vec<ScoredToken>, usize) {
     let (mut tokens, mut found) = (Vec::new(), usize::MAX);
     loop {
@@ -68,7 +68,7 @@ fn one(engine: &InferenceEngine, request: EngineRequest) -> (Vec<ScoredToken>, u
     finished(engine.submit(vec![request]).unwrap().remove(0))
 }
 
-/// Log-probabilities to the bit.
+/// Returns the bits of the log-probabilities.
 fn bits(tokens: &[ScoredToken]) -> Vec<(u32, u32)> {
     tokens.iter().map(|token| (token.id, token.logp.to_bits())).collect()
 }
@@ -110,7 +110,7 @@ fn a_seed_gives_the_same_bits_alone_in_a_crowd_and_from_the_cache() {
         let alone = bits(&one(&start(), request(&tokens, WARM, 30)).0);
         let engine = start();
         let mut all: Vec<EngineRequest> = (0..24).map(|i| request(&prompt(i, 20 + 9 * i), WARM, 10 + i as usize)).collect();
-        // Its own prefix, so that part of it is found while others are computed.
+        // Sharing its own prefix, so that part of it is found while others are computed.
         all.insert(9, request(&tokens[..100], WARM, 3));
         all.insert(20, request(&tokens, WARM, 30));
         let streams = engine.submit(all).unwrap();
@@ -118,7 +118,7 @@ fn a_seed_gives_the_same_bits_alone_in_a_crowd_and_from_the_cache() {
         assert_eq!(bits(&crowded), alone, "{dtype:?}");
         let (again, cached) = one(&engine, request(&tokens, WARM, 30));
         assert_eq!((bits(&again), cached), (alone.clone(), 149), "{dtype:?}");
-        // The conversation goes on: all but its last token is known, which was sampled and never read.
+        // The conversation continues: everything but the last token, which was sampled and never read, is cached.
         let longer: Vec<u32> = tokens.iter().copied().chain(alone.iter().map(|(id, _)| *id)).chain([11, 12]).collect();
         let (next, cached) = one(&engine, request(&longer, WARM, 5));
         assert_eq!(cached, 179);
@@ -253,7 +253,7 @@ fn new_weights_begin_a_version_and_forget_the_prefixes_of_the_old() {
     assert!(before.iter().all(|token| token.version == 1) && after.iter().all(|token| token.version == 2));
 }
 
-/// The next token of a stream, after the prompt.
+/// Returns the next token of a stream, after the prompt.
 fn next_token(stream: &mut TokenStream) -> ScoredToken {
     loop {
         match stream.blocking_next().unwrap() {
@@ -331,7 +331,7 @@ fn a_pause_keeps_finishes_or_ends_what_is_under_way() {
         next_token(&mut waiting);
     }
     assert_eq!(engine.counters().total(CounterKind::Aborted), 1);
-    // A client that goes during a pause frees its place.
+    // A client that disconnects during a pause frees its place.
     let (_, stream) = begin();
     engine.pause(PauseMode::Keep).unwrap().blocking_recv().unwrap();
     drop(stream);

@@ -1,4 +1,4 @@
-//! The engine's thread: admits requests, and computes them in rounds.
+//! Thread of the engine: admits requests and computes them in rounds.
 
 use super::adapters::{EngineAdapter, EngineWeights};
 use super::counters::CounterKind;
@@ -19,29 +19,29 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Sender;
 
-/// Sequences per thread from which threads divide the sequences rather than the matrices, as in generation for training.
+/// Sequences per thread from which threads split the batch by sequence rather than within matrices, as in generation for training.
 const SEQUENCES_A_THREAD: usize = 8;
 
-/// Logits of prompts that a round computes at most: scored prompts are read in smaller parts.
+/// Maximum number of prompt logits that a round computes; scored prompts are therefore read in smaller parts.
 const MOST_LOGITS: usize = 1 << 24;
 
-/// Positions of a new sequence's completion for which there must be room. Longer ones may have to pause.
+/// Positions of a completion that must fit into memory when its request is admitted. Longer completions may have to pause.
 const SPARE: usize = 256;
 
-/// Interval at which a paused engine looks for clients that are gone.
+/// Interval at which a paused engine checks for disconnected clients.
 const CLIENT_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A sequence's tokens of a round.
+/// Tokens of a sequence in a round.
 struct SequenceStep<'a> {
     sequence: &'a mut EngineSequence,
     /// Number of tokens.
     count: usize,
     logits: Vec<f32>,
-    /// Number of tokens that were read before.
+    /// Number of tokens read before.
     read: usize,
 }
 
-/// The state of the engine's thread.
+/// State of the engine's thread.
 pub(super) struct EngineWorker {
     own: Arc<EngineWeights>,
     options: EngineOptions,
@@ -49,7 +49,7 @@ pub(super) struct EngineWorker {
     pausing: PauseState,
     waiting: VecDeque<EngineJob>,
     active: Vec<EngineSequence>,
-    /// Sequences that made room for others, the first of which continues first.
+    /// Sequences that paused to make room for others; the first in the queue continues first.
     paused: VecDeque<EngineSequence>,
     prefixes: PrefixCache,
     chunks: PrefillBudget,
@@ -63,7 +63,7 @@ impl EngineWorker {
         Self { own, options, shared, pausing, waiting, active, paused, prefixes, chunks }
     }
 
-    /// Works until nobody can send commands any more.
+    /// Works until all senders of commands are dropped.
     pub(super) fn run(&mut self, commands: &Receiver<EngineCommand>) {
         loop {
             while !self.has_work() {
@@ -78,7 +78,7 @@ impl EngineWorker {
                 }
             }
             if self.has_work() {
-                // On a thread of the pool: a thread beside them would take a processor from one of them.
+                // Runs on a thread of the pool: an additional thread would take a processor from one of them.
                 rayon::scope(|_| self.round());
             }
             self.end_draining();
@@ -94,7 +94,7 @@ impl EngineWorker {
         }
     }
 
-    /// Waits for a command; none if nobody can send one.
+    /// Waits for a command; `None` if all senders are dropped.
     fn next_command(&mut self, commands: &Receiver<EngineCommand>) -> Option<EngineCommand> {
         loop {
             if self.waiting.is_empty() && self.active.is_empty() && self.paused.is_empty() {
@@ -103,7 +103,7 @@ impl EngineWorker {
             match commands.recv_timeout(CLIENT_CHECK_INTERVAL) {
                 Ok(command) => return Some(command),
                 Err(RecvTimeoutError::Disconnected) => return None,
-                // During a pause too, clients that are gone free their places.
+                // Disconnected clients free their places during a pause, too.
                 Err(RecvTimeoutError::Timeout) => self.drop_abandoned(),
             }
         }
@@ -126,11 +126,11 @@ impl EngineWorker {
                 done
             }
         };
-        // Nobody may be waiting for it.
+        // The caller may have stopped waiting.
         let _ = done.send(());
     }
 
-    /// Replaces weights, of an adapter or its own. What was computed with the old ones is not shared any more.
+    /// Replaces the weights of an adapter or of the engine. Prefixes computed with the old weights are no longer shared.
     fn replace(&mut self, adapter: Option<&EngineAdapter>, loaded: EngineWeights) {
         self.prefixes.clear();
         let id = adapter.map_or(0, EngineAdapter::id);
@@ -166,7 +166,7 @@ impl EngineWorker {
         answer(waiting);
     }
 
-    /// Pauses if everything is finished that was under way.
+    /// Pauses once all requests in progress are finished.
     fn end_draining(&mut self) {
         if let PauseState::Draining(waiting) = &mut self.pausing
             && self.active.is_empty()
@@ -188,7 +188,7 @@ impl EngineWorker {
         for job in self.waiting.drain(..) {
             self.shared.counters.leave_queue();
             self.shared.counters.add(CounterKind::Aborted, 1);
-            // Its client may be gone.
+            // The client may have disconnected.
             let _ = job.events.send(EngineEvent::Finished(FinishReason::Abort));
         }
         self.active.extend(self.paused.drain(..));
@@ -197,7 +197,7 @@ impl EngineWorker {
         self.shared.counters.set_running(0);
     }
 
-    /// Admits requests, computes the next tokens of sequences, and lets those go that are done.
+    /// Admits requests, computes the next tokens of sequences, and releases finished ones.
     fn round(&mut self) {
         self.drop_abandoned();
         self.make_room();
@@ -223,20 +223,20 @@ impl EngineWorker {
             !job.events.is_closed()
         });
         self.active.iter_mut().chain(&mut self.paused).for_each(EngineSequence::notice_client);
-        // What is paused and ended has nothing to keep.
+        // Sequences that ended while paused have nothing to cache.
         let (ended, paused): (VecDeque<_>, _) = std::mem::take(&mut self.paused).into_iter().partition(|s| s.ended.is_some());
         self.paused = paused;
         self.active.extend(ended);
         self.release();
     }
 
-    /// Returns the bytes that sequences take when this round is over, and `more` positions.
+    /// Returns the bytes of keys and values after this round, with room for `more` positions.
     fn used(&self, more: usize) -> usize {
         let positions: usize = self.active.iter().map(EngineSequence::needed_positions).sum();
         (positions + more) * self.own.model.bytes_per_position()
     }
 
-    /// Pauses the newest sequences if there is no memory for all of them; the oldest one always has enough.
+    /// Pauses the newest sequences if they don't all fit into memory; the oldest always fits.
     fn make_room(&mut self) {
         while self.active.len() > 1 && self.used(0) > self.options.cache_bytes {
             let Some(mut newest) = self.active.pop() else { return };
@@ -245,7 +245,7 @@ impl EngineWorker {
         }
     }
 
-    /// Continues paused sequences if there is memory for them and a little more.
+    /// Resumes paused sequences if they fit into memory with some to spare.
     fn resume(&mut self) {
         while let Some(first) = self.paused.front() {
             let fits = self.used(first.needed_positions() + SPARE) <= self.options.cache_bytes;
@@ -256,8 +256,8 @@ impl EngineWorker {
         }
     }
 
-    /// Gives waiting requests their places, in order. One that shares more with a prompt which is being read than with what is
-    /// known already waits for that, and lets others pass.
+    /// Admits waiting requests in order. A request that shares a longer prefix with a prompt being read than with the cache waits for that
+    /// prompt, and later requests may overtake it.
     fn admit(&mut self) {
         if !matches!(self.pausing, PauseState::No) {
             return;
@@ -283,7 +283,7 @@ impl EngineWorker {
         }
     }
 
-    /// Returns whether a waiting request would compute again what a sequence is about to compute.
+    /// Returns whether a waiting request would recompute what a sequence is about to compute.
     fn shares_with_a_prompt(&self, at: usize) -> bool {
         let request = &self.waiting[at].request;
         if request.scoring.scores_prompt {
@@ -299,8 +299,8 @@ impl EngineWorker {
         soon >= SHORTEST + now.max(self.prefixes.covered(&request.tokens, request.salt))
     }
 
-    /// Returns the keys and values of the longest known prefix of a request's prompt. Its last token is always read again, since its
-    /// logits are not known.
+    /// Returns the keys and values of the longest cached prefix of a request's prompt. The last token is always read again, since its
+    /// logits are not cached.
     fn cached_prefix(&mut self, job: &EngineJob) -> KvCache {
         let request = &job.request;
         let (tokens, room) = (&request.tokens[..request.tokens.len() - 1], request.tokens.len() + request.max_tokens);
@@ -318,12 +318,12 @@ impl EngineWorker {
         self.prefixes.take(tokens, request.salt, room).unwrap_or_else(|| self.own.model.empty_cache(room))
     }
 
-    /// Computes a round.
+    /// Computes the steps of a round.
     fn advance(&mut self) -> model::Result<()> {
         let begun = Instant::now();
         let generating = self.active.iter().any(|sequence| !sequence.is_reading());
         let (mut budget, most_scored) = (self.chunks.budget(generating), scored_part(&self.own.model));
-        // The steps of each weights.
+        // Group the steps by weights.
         let mut groups: Vec<(Arc<EngineWeights>, Vec<SequenceStep<'_>>)> = Vec::new();
         for sequence in &mut self.active {
             let most = if sequence.is_reading() { budget } else { 1 };
@@ -348,7 +348,7 @@ impl EngineWorker {
         Ok(())
     }
 
-    /// Lets sequences go that have ended, and keeps what they know.
+    /// Releases finished sequences and caches their keys and values.
     fn release(&mut self) {
         let counters = &self.shared.counters;
         for mut sequence in self.active.extract_if(.., |sequence| sequence.ended.is_some()) {
@@ -370,20 +370,20 @@ impl EngineWorker {
     }
 }
 
-/// Returns the number of a scored prompt's tokens that a round reads.
+/// Returns the number of tokens of a scored prompt that a round reads.
 fn scored_part(model: &IncrementalDecoder) -> usize {
     (MOST_LOGITS / model.architecture().vocab_size.max(1)).max(1)
 }
 
-/// Tells those who wait for it that something is done.
+/// Notifies those who wait for a command.
 fn answer(waiting: Vec<Sender<()>>) {
     for done in waiting {
-        // It may not wait any more.
+        // The caller may have stopped waiting.
         let _ = done.send(());
     }
 }
 
-/// Computes the steps of a round that are of the same weights. Returns how many tokens of prompts they read.
+/// Computes the steps of a round that use the same weights. Returns the number of prompt tokens read.
 fn compute(weights: &EngineWeights, steps: &mut [SequenceStep<'_>]) -> model::Result<usize> {
     let threads = rayon::current_num_threads();
     let prompts: usize = steps.iter().filter(|step| step.sequence.is_reading()).map(|step| step.count).sum();
@@ -398,7 +398,7 @@ fn compute(weights: &EngineWeights, steps: &mut [SequenceStep<'_>]) -> model::Re
     Ok(prompts)
 }
 
-/// What a round computes with.
+/// Model of a round.
 struct RoundModel<'a> {
     model: &'a IncrementalDecoder,
     none: &'a Prefix,

@@ -1,4 +1,4 @@
-//! Who may ask: API keys, and the hosts under which the server answers.
+//! Access control: API keys, and the host names of the server.
 
 use crate::api::ApiError;
 use crate::config::files;
@@ -12,16 +12,16 @@ use std::path::Path;
 use std::sync::Arc;
 use subtle::{Choice, ConstantTimeEq};
 
-/// Maximum size of a file with keys, in bytes.
+/// Maximum size of a key file, in bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// Bytes of the shortest key.
+/// Minimum length of a key, in bytes.
 const SHORTEST: usize = 16;
 
-/// Reads a file with an API key in each line. Empty lines and lines that begin with `#` are left out.
+/// Reads a file with one API key per line. Empty lines and lines that begin with `#` are skipped.
 ///
 /// # Errors
-/// If it can't be read, has no key, or one that is easily guessed.
+/// If the file can't be read, has no key, or has one that is easily guessed.
 pub fn read_keys(path: &Path) -> io::Result<Vec<String>> {
     let wrong = |detail: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {detail}", path.display()));
     let text = files::read_text(path, LARGEST).map_err(|e| wrong(e.to_string()))?;
@@ -37,22 +37,22 @@ pub fn read_keys(path: &Path) -> io::Result<Vec<String>> {
 /// Checks that a key is not easily guessed.
 ///
 /// # Errors
-/// Says what a key has to be.
+/// Says what a key must be.
 pub fn check_key(key: &str) -> Result<(), String> {
     let fits = key.len() >= SHORTEST && key.bytes().all(|byte| byte.is_ascii_graphic());
     if fits { Ok(()) } else { Err(format!("a key has at least {SHORTEST} visible ASCII characters, without spaces")) }
 }
 
-/// What a request must bring.
+/// Credentials that a request needs.
 pub(super) struct InferenceAccess {
-    /// Keys, one of which is needed; none if anybody may ask.
+    /// Accepted keys; empty if requests need none.
     pub keys: Vec<String>,
     pub hosts: AllowedHosts,
 }
 
 impl InferenceAccess {
-    /// Refuses a request for a host that the server is not, as from a web page whose name leads here (DNS rebinding). With keys,
-    /// which such a page does not have, any host will do: proxies have names of their own.
+    /// Rejects a request for a host name that is not the server's, as from a web page whose name resolves to this machine (DNS rebinding).
+    /// With keys, which such a page lacks, any host name is accepted: proxies have names of their own.
     pub(super) fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         if !self.keys.is_empty() || self.hosts.allows(Self::host(headers)) {
             return Ok(());
@@ -60,7 +60,7 @@ impl InferenceAccess {
         Err(ApiError::new(403, "the server does not answer to this Host; use its address, or start it with --api-key-file"))
     }
 
-    /// Refuses a request without a key.
+    /// Rejects a request without a valid key.
     pub(super) fn check_key(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         if self.keys.is_empty() {
             return Ok(());
@@ -70,7 +70,7 @@ impl InferenceAccess {
         if bool::from(known) { Ok(()) } else { Err(wrong_key()) }
     }
 
-    /// Returns the session whose key a request has.
+    /// Returns the session of a request's key.
     pub(super) fn session(&self, sessions: &Sessions, headers: &HeaderMap) -> Result<Arc<AgentSession>, ApiError> {
         match sessions.find(key_of(headers)?) {
             KeyOwner::Open(session) => Ok(session),
@@ -86,12 +86,12 @@ impl InferenceAccess {
         }
     }
 
-    /// Returns the name under which a request has reached the server.
+    /// Returns the host name by which a request reached the server.
     pub(super) fn host(headers: &HeaderMap) -> &str {
         headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default()
     }
 
-    /// Refuses a request that a web page sent: without a body, nothing else makes the browser ask the server first.
+    /// Rejects a request sent by a web page: without a body, a browser would not ask the server for permission first (CORS preflight).
     pub(super) fn check_not_from_page(headers: &HeaderMap) -> Result<(), ApiError> {
         if headers.contains_key(ORIGIN) || headers.contains_key("sec-fetch-site") {
             return Err(ApiError::new(403, "web pages can't do this"));
@@ -99,7 +99,7 @@ impl InferenceAccess {
         Ok(())
     }
 
-    /// Refuses a body that is not announced as JSON: a web page can send anything else without asking the server first.
+    /// Rejects a body that is not declared as JSON: a web page can send any other type without a CORS preflight.
     pub(super) fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
         let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let kind = value.split(';').next().unwrap_or_default().trim();
@@ -110,7 +110,7 @@ impl InferenceAccess {
     }
 }
 
-/// Returns the key of a request: a bearer token, or `x-api-key`.
+/// Returns the key of a request: a bearer token, or the header `x-api-key`.
 fn key_of(headers: &HeaderMap) -> Result<&[u8], ApiError> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.as_bytes().split_at_checked("Bearer ".len())?;

@@ -1,4 +1,4 @@
-//! Bodies: of requests, read within limits, and of responses.
+//! Bodies of requests, which are read within limits, and of responses.
 
 use crate::api::EventSource;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
@@ -8,11 +8,11 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
-/// The body of a response.
+/// Body of a response.
 pub enum ReplyBody {
-    /// What has not been sent.
+    /// Bytes that have not been sent.
     Whole(Option<Bytes>),
-    /// Events that are made while they are sent.
+    /// Events that are written while they are sent.
     Events(Box<dyn EventSource>),
 }
 
@@ -40,22 +40,22 @@ impl Body for ReplyBody {
     }
 }
 
-/// Why a body was not read.
+/// Reason why a body was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyReadError {
-    /// It is over the limit.
+    /// The body exceeds the limit.
     #[error("the body is too large; the maximum is {0} bytes")]
     TooLarge(usize),
-    /// The client stopped.
+    /// The client stopped sending.
     #[error("the body ended early")]
     Truncated,
-    /// Other bodies take the memory that there is for them.
+    /// Other bodies use up the memory for bodies.
     #[error("too many large requests at once; try again later")]
     NoRoom,
 }
 
 impl BodyReadError {
-    /// Returns the HTTP status that says so.
+    /// Returns the HTTP status of the error.
     #[must_use]
     pub fn status(self) -> u16 {
         match self {
@@ -66,13 +66,13 @@ impl BodyReadError {
     }
 }
 
-/// Memory for bodies that are being read, of all connections together.
+/// Memory for bodies that are being read, shared by all connections.
 pub struct BodyMemoryBudget {
     used: AtomicUsize,
     most: usize,
 }
 
-/// A part of it, returned when dropped.
+/// Share of the memory, returned when dropped.
 struct BodyMemoryShare<'a> {
     budget: &'a BodyMemoryBudget,
     bytes: usize,
@@ -85,7 +85,7 @@ impl Drop for BodyMemoryShare<'_> {
 }
 
 impl BodyMemoryBudget {
-    /// Creates it with so many bytes.
+    /// Creates a budget of `most` bytes.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self { used: AtomicUsize::new(0), most }
@@ -94,7 +94,7 @@ impl BodyMemoryBudget {
     /// Reads a body of up to `largest` bytes.
     ///
     /// # Errors
-    /// If it is larger, ends early, or finds no room.
+    /// If the body is larger, ends early, or exceeds the budget.
     pub async fn read(&self, mut body: Incoming, largest: usize) -> Result<Vec<u8>, BodyReadError> {
         let too_large = || BodyReadError::TooLarge(largest);
         if body.size_hint().lower() > largest as u64 {

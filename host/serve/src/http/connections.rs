@@ -1,4 +1,4 @@
-//! The requests of the model's server: they are checked, read, answered, and sent back.
+//! Requests to the model's server: checks, reads and answers them.
 
 use super::access::InferenceAccess;
 use super::body::{BodyMemoryBudget, ReplyBody};
@@ -11,7 +11,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use std::sync::Arc;
 use tokio::time::timeout;
 
-/// What all connections share.
+/// State shared by all connections.
 pub(super) struct InferenceServerContext {
     pub app: Arc<App>,
     pub access: InferenceAccess,

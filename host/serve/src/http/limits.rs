@@ -5,15 +5,15 @@ use std::time::Duration;
 /// Limits on connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
-    /// Maximum number of open connections; more wait until one is closed.
+    /// Maximum number of open connections; further ones wait until one is closed.
     pub connections: usize,
     /// Maximum size of a body.
     pub body_bytes: usize,
-    /// Time for a request's headers, and between two requests of a connection.
+    /// Maximum time for a request's headers, and between two requests on a connection.
     pub header_time: Duration,
-    /// Time for a request's body.
+    /// Maximum time for a request's body.
     pub body_time: Duration,
-    /// Time for an answer that is not streamed, and for the start of one that is.
+    /// Maximum time for a response that is not streamed, and for the start of one that is.
     pub answer_time: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Connections: a service listens, bounds their number, and drains them at the end.
+//! Accepts connections for a service, limits their number, and drains them on shutdown.
 
 use super::body::ReplyBody;
 use super::limits::ConnectionLimits;
@@ -22,22 +22,22 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Maximum size of a request line with headers, in bytes.
+/// Maximum size of the request line and headers, in bytes.
 const MAX_HEAD: usize = 32 << 10;
 
 /// Maximum number of headers.
 const MAX_HEADERS: usize = 100;
 
-/// Threads for what blocks: reading files, rendering templates, tokenizing.
+/// Number of threads for blocking work: reading files, rendering templates, tokenizing.
 const BLOCKING: usize = 4;
 
-/// What answers the requests of all connections.
+/// Service that answers the requests of all connections.
 pub trait HttpService: Send + Sync + 'static {
-    /// Answers a request. What blocks must be spawned.
+    /// Answers a request. Blocking work must be spawned.
     fn respond(&self, request: Request<Incoming>) -> impl Future<Output = Response<ReplyBody>> + Send;
 }
 
-/// An address that is bound. Nothing is accepted before [`HttpListener::start`].
+/// Bound address. Connections are accepted only after [`HttpListener::start`].
 #[derive(Debug)]
 pub struct BoundAddress {
     listener: net::TcpListener,
@@ -48,7 +48,7 @@ impl BoundAddress {
     /// Binds a port of an IP address or host name; port 0 picks a free one.
     ///
     /// # Errors
-    /// If it can't; names address and port.
+    /// If the port can't be bound; names address and port.
     pub fn new(host: &str, port: u16) -> io::Result<Self> {
         let unfit = |e: io::Error| {
             let reason = match e.kind() {
@@ -63,29 +63,29 @@ impl BoundAddress {
         Ok(Self { listener, address })
     }
 
-    /// Returns the address, with its port.
+    /// Returns the address, including the port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// A service that listens. Dropping it ends all connections.
+/// Listening service. Dropping it closes all connections.
 pub struct HttpListener {
     address: SocketAddr,
     stop: watch::Sender<bool>,
     /// Disconnected when the last connection has ended after a stop.
     ended: Receiver<()>,
-    /// Ends the thread, with open connections, when dropped.
+    /// Ends the thread and closes its connections when dropped.
     kill: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl HttpListener {
-    /// Starts to answer.
+    /// Starts to accept connections.
     ///
     /// # Errors
-    /// If the system lacks what it needs.
+    /// If a thread or runtime can't be created.
     pub fn start(service: Arc<impl HttpService>, bound: BoundAddress, limits: ConnectionLimits) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -114,9 +114,9 @@ impl HttpListener {
         self.address
     }
 
-    /// Accepts nothing more, and waits up to `limit` for what is under way. Returns whether all of it was finished.
+    /// Stops accepting connections, and waits up to `limit` for requests in progress. Returns whether all have finished.
     pub fn drain(&self, limit: Duration) -> bool {
-        // All receivers are gone when everything has ended already.
+        // Fails only if all connections have ended already.
         let _ = self.stop.send(true);
         matches!(self.ended.recv_timeout(limit), Err(RecvTimeoutError::Disconnected))
     }
@@ -132,9 +132,9 @@ impl Drop for HttpListener {
     }
 }
 
-/// Serves a connection to its end. When `stop` becomes true, it ends after the request under way.
+/// Serves a connection until it ends. When `stop` becomes true, it closes after the current request.
 async fn serve(service: Arc<impl HttpService>, header_time: Duration, stream: TcpStream, mut stop: watch::Receiver<bool>) {
-    // Tokens are small, and must not wait for more of them.
+    // Tokens are small, and must not be delayed to fill a packet.
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request| {
         let service = Arc::clone(&service);
@@ -152,11 +152,11 @@ async fn serve(service: Arc<impl HttpService>, header_time: Duration, stream: Tc
         }
         connection.as_mut().poll(context)
     });
-    // A client that fails only harms itself.
+    // A client that fails harms only itself.
     let _ = served.await;
 }
 
-/// Accepts connections until `stop`, then waits for those that are open. Dropping `_ended` says that all have ended.
+/// Accepts connections until `stop`, then waits for the open ones. Dropping `_ended` signals that all have ended.
 async fn accept(
     listener: TcpListener,
     service: Arc<impl HttpService>,

@@ -1,4 +1,4 @@
-//! HTTP: connections, their limits, and who may ask.
+//! HTTP: connections, their limits, and access control.
 
 mod access;
 mod body;

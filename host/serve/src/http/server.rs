@@ -1,4 +1,4 @@
-//! The server of a model: where it listens, whom it answers, and how it ends.
+//! HTTP server of a model: start, access control and shutdown.
 
 use super::access::InferenceAccess;
 use super::body::BodyMemoryBudget;
@@ -15,30 +15,30 @@ use std::time::Duration;
 /// Memory for all bodies that are being read, in bytes.
 const MOST_BODIES: usize = 256 << 20;
 
-/// Where a server listens, and who may ask.
+/// Address and access control of a server.
 #[derive(Clone, Debug)]
 pub struct InferenceServerSettings {
     /// IP address or host name.
     pub host: String,
     /// Port; 0 picks a free one.
     pub port: u16,
-    /// API keys, one of which a request needs; none if anybody may ask.
+    /// API keys, one of which a request must have; empty if requests need none.
     pub keys: Vec<String>,
     /// Limits on connections.
     pub limits: ConnectionLimits,
 }
 
-/// A running server. Dropping it ends all connections.
+/// Running server. Dropping it closes all connections.
 pub struct InferenceServer {
     app: Arc<App>,
     listening: HttpListener,
 }
 
 impl InferenceServer {
-    /// Listens, and starts to answer.
+    /// Binds the address and starts to answer requests.
     ///
     /// # Errors
-    /// If it can't listen there, or an address that others reach has no keys; names address and port.
+    /// If the address can't be bound, or others can reach it and there are no keys; names address and port.
     pub fn start(app: App, settings: InferenceServerSettings) -> io::Result<Self> {
         let InferenceServerSettings { host, port, keys, limits } = settings;
         let bound = BoundAddress::new(&host, port)?;
@@ -65,11 +65,11 @@ impl InferenceServer {
         self.listening.address()
     }
 
-    /// Accepts nothing more, and waits up to `limit` for what is under way. Returns whether all of it was finished.
+    /// Stops accepting connections, and waits up to `limit` for requests in progress. Returns whether all have finished.
     pub fn drain(&self, limit: Duration) -> bool {
         if let Some(engine) = self.app.engine() {
             engine.stop_accepting();
-            // What a pause has kept is finished too. The engine has ended if this fails.
+            // Requests that a pause holds back finish, too. Fails only if the engine has ended.
             let _ = engine.resume();
         }
         self.listening.drain(limit)

@@ -9,7 +9,7 @@ const RULES: SessionRules =
     SessionRules { sampling: SAMPLING, logp_temperature: 1.0, max_tokens: 12, max_calls: 6, max_text: 300 };
 const CHAT: &str = "/v1/chat/completions";
 
-/// A session, and the server as its agent sees it.
+/// Opens a session; returns also the server as the session's agent sees it.
 fn opened(template: &str, rules: SessionRules) -> (Arc<Sessions>, Arc<AgentSession>, Arc<App>) {
     let (sessions, app) = (Arc::new(Sessions::default()), app(Some(template)));
     let session = sessions.open("key".into(), 3, rules);
@@ -32,7 +32,7 @@ fn turns_are_continued_with_the_tokens_that_were_sampled() {
     for turn in 0..3 {
         let said = post(&app, CHAT, &json!({"model": "whatever", "messages": messages, "max_tokens": 9 + turn}));
         let content = &said["choices"][0]["message"]["content"];
-        // As clients do, with fields that say nothing, and as people do, without the spaces around it.
+        // Clients add empty fields, and people strip surrounding spaces.
         let content = content.as_str().unwrap().trim();
         messages.push(json!({"role": "assistant", "content": content, "refusal": null, "annotations": []}));
         messages.push(message("user", "And then?"));
@@ -44,7 +44,7 @@ fn turns_are_continued_with_the_tokens_that_were_sampled() {
         assert_eq!(b.call.prompt[..read.len()], read);
     }
     assert_eq!(record.calls[2].call.tokens.len(), 11);
-    // What is recorded is what the model gives the tokens.
+    // The recorded log-probabilities are the model's own.
     for RecordedCall { call, .. } in &record.calls {
         let all = [&call.prompt[..], &call.tokens].concat();
         let other = crate::api::tests::app(Some(CHATML));
@@ -88,7 +88,7 @@ fn a_turn_that_comes_back_changed_is_context() {
     assert_eq!((before, sent.as_str()), (printable(written.trim(), SHOWN), "something else"));
     let mut tree = rlhost_models::rollout::Trajectory::default();
     record.calls.iter().for_each(|call| tree.add(&call.call));
-    // The changed turn leaves at its beginning, and the last call goes back to the first one's end.
+    // The changed turn branches at its beginning; the last call continues the first one.
     assert_eq!(tree.branches().0, 2);
 }
 
@@ -140,7 +140,7 @@ fn calls_of_tools_come_back_in_any_spelling() {
     }
     assert_eq!(continued(call(json!("Let me see."), json!({"a": 1, "b": 3})), &extras), None);
     assert_eq!(continued(call(Value::Null, json!({"a": 1, "b": 2})), &extras), None);
-    // Other tools are another prompt.
+    // Other tools make another prompt.
     assert_eq!(continued(call(json!("Let me see."), json!({"a": 1, "b": 2})), &TemplateVariables::default()), None);
     let (written, sent) = sessions.close("key").rewritten.unwrap();
     assert_eq!((written.as_str(), sent.as_str()), ("Let me see. add({\"a\":1,\"b\":2})", "Let me see. add({\"a\":1,\"b\":3})"));
@@ -159,7 +159,7 @@ fn a_session_has_limits_and_ends() {
     assert!(refused(&app, CHAT, &body).2.contains("the episode has ended"));
     assert!(matches!(sessions.find(b"key"), crate::sessions::KeyOwner::Closed) && sessions.close("key").calls.is_empty());
 
-    // What is refused takes no call: too many at once, and more than the context has room for.
+    // Rejected requests use up no calls: too many at once, or too long for the context.
     let (sessions, _, app) = opened(CHATML, SessionRules { max_calls: 2, max_tokens: 600, max_text: 600, ..RULES });
     let many = json!({"messages": [message("user", "Hi")], "n": 3});
     assert!(refused(&app, CHAT, &many).2.contains("2 of its 2 calls left (max_turns); this takes 3"));

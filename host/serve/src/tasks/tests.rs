@@ -9,7 +9,7 @@ const SESSION: SessionRules =
     SessionRules { sampling: SAMPLING, logp_temperature: 1.0, max_tokens: 12, max_calls: 6, max_text: 300 };
 const LONG: Duration = Duration::from_secs(60);
 
-/// Refuses rewards above 1.
+/// Rejects rewards above 1.
 fn check(report: &Map<String, Value>) -> Result<(), String> {
     if report.get("reward").and_then(Value::as_f64) > Some(1.0) { Err("has too much".into()) } else { Ok(()) }
 }
@@ -44,7 +44,7 @@ impl EpisodeObserver for RecordingObserver {
     }
 }
 
-/// Plays this many episodes while `drive` does what drivers do, and returns what came of them, with the number of looks.
+/// Plays this many episodes while `drive` acts as the drivers; returns the results, and the number of progress reports.
 fn played(tasks: &Arc<TaskQueue>, count: usize, rules: TaskRules, drive: impl FnOnce(&TaskQueue)) -> (Vec<TaskEnd>, usize) {
     let own = Arc::clone(tasks);
     let interval = Duration::from_millis(20);
@@ -92,14 +92,14 @@ fn episodes_come_in_order_or_by_row_and_end_with_their_reports() {
         tasks.report(&first, object(json!({"reward": 0.5}))).unwrap();
         let end = tasks.finish_session(&first, Ok(object(json!({"metrics": {"a": 1}})))).unwrap();
         assert_eq!((end.name.as_str(), end.calls, end.wrong), ("e0", 0, None));
-        // It can't end twice, nor report any more.
+        // An episode can't end twice, nor be reported on after its end.
         assert!(tasks.finish_session(&first, Ok(Map::new())).is_none());
         assert_eq!(tasks.report(&first, Map::new()), Err(None));
         assert!(matches!(tasks.sessions.find(b"key0"), crate::sessions::KeyOwner::Closed));
         let second = session(tasks, "key1");
         let wrong = tasks.finish_session(&second, Ok(object(json!({"reward": 2})))).unwrap().wrong;
         assert_eq!(wrong.as_deref(), Some("has too much"));
-        // What is wrong can be corrected, and counts if it is not.
+        // A wrong report can be corrected; otherwise it counts.
         let third = session(tasks, "key2");
         assert_eq!(tasks.report(&third, object(json!({"reward": 2}))), Err(Some("has too much".into())));
         tasks.report(&third, object(json!({"reward": 1}))).unwrap();

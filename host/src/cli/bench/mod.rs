@@ -1,5 +1,5 @@
-//! `rlhost bench`: measures how fast a model generates and trains on this machine, where the time goes, and how far that is from
-//! the machine's limits.
+//! `rlhost bench`: measures how fast a model generates and trains on this machine, where the time goes, and how close that is to the
+//! machine's limits.
 
 mod summary;
 mod workload;
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use summary::BenchSummary;
 
-/// Settings that are used unless a flag or file gives others: quick steps of TRL's shape.
+/// Defaults of `bench`, overridden by flags and files: quick steps of TRL's shape.
 const OWN_DEFAULTS: [(&str, &str); 2] = [("per_device_train_batch_size", "16"), ("max_completion_length", "64")];
 
 /// Flags of `train` that don't apply here, with what to use instead.
@@ -107,7 +107,7 @@ fn measure(matches: &ArgMatches, known: &EarlyConfig, world: &Rc<World>) -> Resu
     Ok(())
 }
 
-/// Creates the model and the dataset in the `temporary` folder unless they are given, and turns off features that only a run has.
+/// Creates the model and the dataset in the `temporary` folder unless they are given, and turns off features that only runs have.
 fn prepare(matches: &ArgMatches, config: &mut RunConfig, temporary: &Path, made: &Path, ranks: usize) -> anyhow::Result<()> {
     let folder = model(matches, config, made)?;
     config.model = Some(folder.display().to_string());
@@ -128,7 +128,7 @@ fn prepare(matches: &ArgMatches, config: &mut RunConfig, temporary: &Path, made:
     let folder = ModelFolder::open(folder)?;
     let (context, completion) = (folder.architecture().max_positions, config.max_completion_length);
     let asked = matches.get_one::<u32>("prompt-length").map(|n| *n as usize);
-    // The text of some tokens may have one or two more when it is tokenized again.
+    // Text decoded from tokens may have one or two more tokens when it is tokenized again.
     let room = context.saturating_sub(completion + context / 32);
     let length = asked.unwrap_or(PROMPT_LENGTH.min(room));
     if length == 0 || length > room {
@@ -143,7 +143,7 @@ fn prepare(matches: &ArgMatches, config: &mut RunConfig, temporary: &Path, made:
     Ok(())
 }
 
-/// Returns the folder of the measured model: `unfinished_output` if its weights are random, or the built-in model's.
+/// Returns the folder of the measured model, which is `made` if its weights are random, or the built-in model's.
 fn model(matches: &ArgMatches, config: &RunConfig, made: &Path) -> anyhow::Result<PathBuf> {
     let sizes = matches.get_one::<PathBuf>("model-config").cloned();
     let random = matches.get_flag("random-weights") || sizes.is_some();

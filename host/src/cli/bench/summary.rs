@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 const GIGA: f64 = 1e9;
 
-/// All results. Times are in seconds, of a mean step unless noted.
+/// All results. Times are in seconds, for a mean step unless noted.
 #[derive(Serialize)]
 pub(super) struct BenchSummary {
     model: BenchModel,
@@ -22,8 +22,8 @@ pub(super) struct BenchSummary {
     time: BTreeMap<String, f64>,
     share: BTreeMap<String, f64>,
     tokens: TokenTotals,
-    /// Trained tokens per second of a step, prompts counted once per completion, and generated tokens per second of generation;
-    /// both per process, as in a run's `perf/`.
+    /// Trained tokens per second of a step, with prompts counted once per completion, and generated tokens per second of generation; both
+    /// per process, as in a run's `perf/`.
     throughput: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     rollout_throughput: Option<f64>,
@@ -62,12 +62,12 @@ impl MemoryMb {
         let train::MemoryUse { peak, weights, copies, gradients, moments, activations, caches, .. } = m.memory;
         let [weights, copies, gradients, moments, activations, caches] =
             [weights, copies, gradients, moments, activations, caches].map(|bytes| bytes as f64 / 1e6);
-        // A device has most of it elsewhere.
+        // On a device, most of these are in device memory.
         let on_host = if m.device == "cpu" { weights + copies + gradients + moments + activations + caches } else { 0.0 };
         Self { weights, copies, gradients, moments, activations, caches, rest: peak as f64 / 1e6 - on_host }
     }
 
-    /// Returns the parts with their descriptions.
+    /// Returns the parts of memory with their descriptions.
     fn parts(&self) -> [(&'static str, f64, &'static str); 7] {
         [
             ("weights", self.weights, "(of all models, as they are held)"),
@@ -98,7 +98,7 @@ struct TokenTotals {
     packed: u64,
 }
 
-/// The machine's limits, and what the steps need.
+/// The machine's limits, and the work of the steps.
 #[derive(Serialize)]
 struct RooflineBounds {
     read_gb_per_s: f64,
@@ -130,7 +130,7 @@ struct TrainingBound {
 }
 
 impl RolloutBound {
-    /// Returns the bound of a step's rollout, which took `seconds` on average.
+    /// Returns the bounds of a step's rollout, which took `seconds` on average.
     fn from_measurement(m: &Measurement, work: &StepWork, seconds: f64) -> Self {
         let (count, cost) = (m.steps.len() as f64, work.generation);
         let least = cost.prefill / m.product_rate + (cost.bytes / m.read_rate).max(cost.decode / m.product_rate);

@@ -1,5 +1,5 @@
-//! Creates the workload if no model or dataset is given: random weights, a tokenizer trained on the built-in posts, and rows made
-//! from those posts.
+//! Creates the workload if no model or dataset is given: random weights, a tokenizer trained on the built-in posts, and rows built from
+//! those posts.
 
 use crate::cli::new_model::LARGEST_CONFIG;
 use crate::config::files;
@@ -10,8 +10,8 @@ use anyhow::anyhow;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Largest vocabulary of a trained tokenizer: the built-in posts don't have more. A model may have more rows than its tokenizer
-/// has tokens.
+/// Maximum vocabulary of a trained tokenizer, since the built-in posts don't have more. A model may have more rows than its tokenizer has
+/// tokens.
 const MOST_TOKENS: usize = 8192;
 
 /// Returns the texts of the built-in posts.
@@ -43,14 +43,14 @@ pub(super) fn random_model(config: &Path, tokenizer: Option<&Path>, folder: &Pat
         }
     }
     write_random(&sizes, folder, seed).map_err(|e| match e {
-        // The error names a copy that is gone by then.
+        // The error names a temporary copy, which no longer exists when it is printed.
         model::Error::Config { detail, .. } => anyhow!("{}: {detail}", place()),
         other => other.into(),
     })?;
     Ok(())
 }
 
-/// Returns this many rows of JSON, all different, with prompts and answers of about the given numbers of tokens.
+/// Returns this many JSON rows, all different, with prompts and answers of about the given numbers of tokens.
 pub(super) fn rows(kind: RowKind, tokenizer: &Tokenizer, count: usize, prompt: usize, answer: usize) -> anyhow::Result<String> {
     let tokens = tokenizer.encode(&posts()?.join("\n\n"), false)?;
     let text = |start: usize, length: usize| {

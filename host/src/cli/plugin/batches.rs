@@ -1,4 +1,4 @@
-//! Batches for testing algorithms: sequences of random lengths, with columns of random numbers.
+//! Random batches for testing algorithms: sequences of random lengths, with columns of random numbers.
 
 use crate::plugin::NeededInputs;
 use crate::plugin::algorithm::{
@@ -9,31 +9,31 @@ use crate::plugin::columns::{self, HOST_COLUMNS};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The reward of a generation, whose scores an episode's turns add up to.
+/// Name of the reward of a generation. A row's score is the sum over its episode's turns.
 const REWARD: &str = "sample";
 
-/// How many sequences a test has, and how long they are at most.
+/// Number and maximum length of a test's sequences.
 #[derive(Clone, Copy)]
 pub(super) struct TestBatchSize {
     pub sequences: usize,
     pub longest: u32,
 }
 
-/// Batches that fit what an algorithm learns from.
+/// Batches for an algorithm's data source.
 pub(super) struct TestBatches {
-    /// The policy's log-probabilities when it generated, per token.
+    /// Log-probabilities of the policy at generation, per token.
     logp: Vec<f32>,
     /// Values of the critic, per token.
     values: Vec<f32>,
-    /// The divergence from a teacher that the algorithm reads, if it does.
+    /// Name of the teacher-divergence column that the algorithm reads, if any.
     divergence: Option<String>,
-    /// What all batches have.
+    /// The parts that all batches have in common.
     batch: Batch,
     random: ChaCha8Rng,
 }
 
 impl TestBatches {
-    /// Makes the sequences for an algorithm, in groups: of 4 if it compares generated completions, of pairs, or else of one.
+    /// Creates the sequences for an algorithm, in groups: of 4 if it compares generated completions, of 2 for pairs, otherwise of 1.
     pub(super) fn new(data: &Data, needs: &NeededInputs, size: TestBatchSize) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(5);
         let group = match (data.shape, data.source) {
@@ -46,7 +46,7 @@ impl TestBatches {
         let tokens = offsets(&mut random, sequences, size.longest);
         let prompt_tokens = offsets(&mut random, groups, size.longest);
         let (n, prompts) = (last(&tokens), last(&prompt_tokens));
-        // Given pairs and labels have no tokens that don't count.
+        // All tokens of a dataset's pairs and labelled completions count.
         let all = data.source == DataSource::Dataset;
         let mask: Vec<u8> = (0..n).map(|_| u8::from(all || random.random_range(0..8) != 0)).collect();
         let items = if data.shape == Shape::Pairs { groups } else { sequences };
@@ -77,7 +77,7 @@ impl TestBatches {
         self.logp.len()
     }
 
-    /// Returns a generation of episodes with a score for most of them, and all columns that a generation can have.
+    /// Returns a generation of episodes with scores for most of them, and all columns that a generation can have.
     pub(super) fn generation(&mut self) -> ScoredGeneration {
         let mut batch = self.batch.clone();
         let scores: Vec<Option<f32>> = (0..batch.entries(Unit::Sequence))
@@ -91,7 +91,7 @@ impl TestBatches {
         ScoredGeneration { batch, rewards: vec![WeightedReward { name: REWARD.to_owned(), weight: 1.0 }] }
     }
 
-    /// Returns a micro-batch with all columns that a loss can have, and an algorithm's own estimates.
+    /// Returns a micro-batch with all columns that a loss can read, including the algorithm's own estimates.
     pub(super) fn micro_batch(&mut self, estimates: &Estimates) -> Batch {
         let mut batch = self.batch.clone();
         batch.columns = self.known(|known| known.in_loss);
@@ -108,14 +108,14 @@ impl TestBatches {
         batch
     }
 
-    /// Returns some of the host's columns.
+    /// Returns the host's columns selected by `wanted`.
     fn known(&mut self, wanted: impl Fn(&columns::HostColumn) -> bool) -> Vec<Column> {
         let has_name = |known: &columns::HostColumn| known.name != columns::TEACHER_DIVERGENCE;
         let wanted: Vec<&columns::HostColumn> = HOST_COLUMNS.iter().filter(|known| wanted(known) && has_name(known)).collect();
         wanted.into_iter().map(|known| Column::new(known.name, known.unit, self.values_of(known))).collect()
     }
 
-    /// Returns the values of one of the host's columns.
+    /// Returns random values for one of the host's columns.
     fn values_of(&mut self, known: &columns::HostColumn) -> Vec<f32> {
         let sequences = self.batch.entries(Unit::Sequence);
         let count = if known.unit == Unit::MicroBatch { sequences } else { self.batch.entries(known.unit) };
@@ -140,7 +140,8 @@ impl TestBatches {
         }
     }
 
-    /// Cuts each sequence behind its tokens that don't count, as if those were replies. The rewards of its turns add up to its own.
+    /// Splits each sequence into turns after its tokens that don't count, as if those were replies. The rewards of the turns add up to the
+    /// sequence's score.
     fn turns(&mut self, scores: &[Option<f32>]) -> (Vec<TurnSpan>, Vec<Option<f32>>) {
         let Self { batch: Batch { tokens, mask, .. }, random, .. } = self;
         let (mut turns, mut rewards) = (Vec::new(), Vec::new());
@@ -162,7 +163,7 @@ impl TestBatches {
     }
 }
 
-/// Returns the estimates that an algorithm makes of a generation; none if it makes none.
+/// Returns an algorithm's estimates for a generation; `None` if it has no estimator.
 pub(super) fn estimated(
     algorithm: &mut AlgorithmPlugin,
     generation: &ScoredGeneration,
@@ -192,7 +193,7 @@ fn uniform(random: &mut ChaCha8Rng, count: usize, low: f32, high: f32) -> Vec<f3
     (0..count).map(|_| random.random_range(low..high)).collect()
 }
 
-/// Returns values close to a column's.
+/// Returns random values close to a column's.
 fn near(random: &mut ChaCha8Rng, column: &[f32], distance: f32) -> Vec<f32> {
     column.iter().map(|value| value + random.random_range(-distance..distance)).collect()
 }

@@ -9,10 +9,10 @@ use crate::plugin::algorithm::{AlgorithmPlugin, DataSource, Shape};
 use crate::plugin::{AnyPlugin, PluginOutline};
 use std::time::{Duration, Instant};
 
-/// Time spent on each line.
+/// Time spent on each measurement.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// Returns the median time of a call, after one to warm up.
+/// Returns the median time of a call, after one warm-up call.
 fn median(mut call: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Duration> {
     call()?;
     let begun = Instant::now();

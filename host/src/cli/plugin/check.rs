@@ -92,7 +92,7 @@ fn check_reward(report: &mut CheckReport, plugin: &mut RewardPlugin, other: &mut
     report.line(true, "row independence", "each row scores the same alone as with other rows");
 }
 
-/// Returns a batch of one row.
+/// Returns a batch of a single row.
 fn only(batch: &RewardBatch, row: usize) -> RewardBatch {
     let tokens = batch.offsets[row] as usize..batch.offsets[row + 1] as usize;
     RewardBatch {
@@ -130,7 +130,7 @@ fn check_algorithm(report: &mut CheckReport, plugin: &mut AlgorithmPlugin, other
     }
 }
 
-/// Checks what an estimator makes of a generation; of an algorithm without one, nothing. Returns nothing if it fails.
+/// Checks an estimator's results for a generation; does nothing for an algorithm without one. Returns `None` on failure.
 fn check_estimates(
     report: &mut CheckReport,
     plugin: &mut AlgorithmPlugin,
@@ -150,7 +150,7 @@ fn check_estimates(
     Some(estimates)
 }
 
-/// Checks which pairs are made of a generation. Returns whether that worked.
+/// Checks the pairs chosen from a generation. Returns whether that succeeded.
 fn check_pairs(
     report: &mut CheckReport,
     plugin: &mut AlgorithmPlugin,
@@ -167,7 +167,7 @@ fn check_pairs(
     choice.pairs == again.pairs
 }
 
-/// Reports whether two instances agree.
+/// Reports whether two instances return the same results.
 fn deterministic(report: &mut CheckReport, same: bool) {
     let result = if same { "the same result" } else { "a different result" };
     report.line(same, "determinism", &format!("a second instance gives {result}"));

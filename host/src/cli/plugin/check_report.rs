@@ -5,9 +5,9 @@ use super::super::output;
 /// Prints the report and counts failures.
 pub(super) struct CheckReport {
     pub(super) failures: usize,
-    /// Whether no dataset is given, whose columns the plugin reads.
+    /// Whether the plugin reads a dataset's columns, but no dataset is given.
     pub(super) lacks_dataset: bool,
-    /// Whether derivatives may differ from the loss's.
+    /// Whether the algorithm's derivatives may differ from the loss's.
     pub(super) stop_gradient: bool,
 }
 
@@ -17,7 +17,7 @@ impl CheckReport {
         output::row(&format!("{} {what:<24} {detail}", if good { "ok  " } else { "FAIL" }), 30);
     }
 
-    /// Returns a call's value, or prints how it failed.
+    /// Returns a call's value, or prints its error.
     pub(super) fn call<T>(&mut self, what: &str, outcome: crate::plugin::Result<T>) -> Option<T> {
         match outcome {
             Ok(value) => Some(value),

@@ -23,7 +23,7 @@ const TEXTS: [&str; 9] = [
     "-3",
 ];
 
-/// Returns the starts of `count` episodes, from a dataset's rows, if they are given.
+/// Returns the starts of `count` episodes, from a dataset's rows if they are given.
 pub(super) fn starts(given: &[PromptRow], count: usize) -> Vec<Start> {
     let plain = |role: &str, content: &str| Message {
         role: role.to_owned(),
@@ -61,7 +61,7 @@ fn value_of(schema: &Value, random: &mut ChaCha8Rng) -> Value {
     }
 }
 
-/// Returns a random turn, which calls one of the tools every other time, not always properly.
+/// Returns a random turn. Every other one calls a tool, sometimes with invalid arguments.
 fn turn(place: usize, number: usize, tools: &[Tool]) -> Option<(String, Vec<Call>, bool)> {
     if number >= TURNS {
         return None;
@@ -84,7 +84,7 @@ pub(super) fn play(plugin: &EnvironmentPlugin, starts: &[Start]) -> Result<Vec<R
     plugin.rehearse(starts, turn)
 }
 
-/// Plays random episodes on two instances, together and alone, and compares them.
+/// Plays random episodes on two instances, in one batch and alone, and compares them.
 pub(super) fn check(report: &mut CheckReport, plugin: &EnvironmentPlugin, other: &EnvironmentPlugin, starts: &[Start]) {
     let Some(first) = report.call("episodes", play(plugin, starts)) else { return };
     let turns: usize = first.iter().map(|played| played.replies.len()).sum();

@@ -1,4 +1,4 @@
-//! Compares the derivatives that a loss returns with finite differences of it.
+//! Compares the derivatives that a loss returns with finite differences.
 
 use crate::plugin::Result;
 use crate::plugin::algorithm::{AlgorithmPlugin, Batch, Column, DataSource};
@@ -7,25 +7,25 @@ use crate::plugin::columns;
 /// Step of the central difference to each side.
 const STEP: f32 = 1.0 / 512.0;
 
-/// Tolerance between derivative and finite difference, relative to the largest in the column.
+/// Tolerance between derivative and finite difference, relative to the largest derivative in the column.
 const TOLERANCE: f64 = 5e-3;
 
-/// Number of entries of a column that are tested.
+/// Number of tested entries of a column.
 const TRIED: usize = 48;
 
 /// The result for a column of derivatives.
 pub(super) struct GradientVerdict {
-    /// The column that they are with respect to.
+    /// The column that the derivatives are with respect to.
     pub column: String,
-    /// What its entries belong to.
+    /// Name of the column's unit.
     pub item: &'static str,
     /// Largest difference, relative to the largest derivative.
     pub distance: f64,
-    /// The entry with that difference.
+    /// Entry with the largest difference.
     pub at: usize,
-    /// Entries skipped because the loss has a kink there.
+    /// Number of entries skipped because the loss has a kink there.
     pub kinks: usize,
-    /// Whether ratios are taken for constants.
+    /// Whether the loss treats ratios as constants.
     pub detached: bool,
 }
 
@@ -35,7 +35,7 @@ impl GradientVerdict {
     }
 }
 
-/// Compares a column of derivatives with differences of `loss`, which takes an entry and a step.
+/// Compares a column of derivatives with finite differences of `loss`, a function of an entry and a step.
 fn compare(given: &Column, mut loss: impl FnMut(usize, f32) -> Result<f64>) -> Result<GradientVerdict> {
     let (column, item) = (given.name.clone(), given.unit.noun());
     let mut verdict = GradientVerdict { column, item, distance: 0.0, at: 0, kinks: 0, detached: false };
@@ -61,7 +61,7 @@ fn compare(given: &Column, mut loss: impl FnMut(usize, f32) -> Result<f64>) -> R
     Ok(verdict)
 }
 
-/// Returns the loss of a batch in which an entry of these columns, as far as it has them, is moved by a step.
+/// Returns the loss of a batch after adding a step to an entry of those of these columns that it has.
 fn moved(algorithm: &mut AlgorithmPlugin, batch: &mut Batch, names: &[&str], at: usize, by: f32) -> Result<f64> {
     let own = |batch: &mut Batch, set: &mut dyn FnMut(&mut f32)| {
         let columns = batch.columns.iter_mut().filter(|column| names.contains(&column.name.as_str()));
@@ -81,8 +81,8 @@ fn moved(algorithm: &mut AlgorithmPlugin, batch: &mut Batch, names: &[&str], at:
 /// Compares all derivatives that an algorithm returns.
 ///
 /// A loss may treat a ratio as constant (stop-gradient). Its derivative with respect to the log-probability is then the one in which the
-/// old log-probability changes too, and the better of the two verdicts counts. A weight that follows from the sum of squared
-/// probabilities is a constant in the derivatives, so that sum moves with the log-probability that it is compared with.
+/// old log-probability changes too, and the better of the two verdicts counts. A weight computed from the sum of squared probabilities is
+/// constant in the derivatives, so the finite difference moves that sum together with the log-probability that it is compared with.
 pub(super) fn verdicts(algorithm: &mut AlgorithmPlugin, batch: &Batch) -> Result<Vec<GradientVerdict>> {
     let given = algorithm.loss(batch)?;
     let sampled = algorithm.data().source != DataSource::Dataset;

@@ -107,7 +107,7 @@ fn list(names: &[String]) -> String {
     if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
 }
 
-/// Says what an algorithm learns from.
+/// Describes an algorithm's data source.
 fn learns(data: &Data) -> String {
     let what = match data.shape {
         Shape::Completions => "completions",
@@ -142,7 +142,7 @@ fn settings(schema: &str, config: &Map<String, Value>) -> Vec<String> {
     let flags = plugin::settings_in(&schema);
     let line = |(name, property): (&String, &Value)| {
         let value = config.get(name).map_or_else(|| "not set".to_owned(), ToString::to_string);
-        // With its values, if they are few, and its default.
+        // The help includes the values, if they are few, and the default.
         let help = flags.iter().find(|flag| flag.name == *name).map(|flag| flag.help.clone());
         let plain = || property["description"].as_str().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
         format!("{name} = {value}  {}", help.unwrap_or_else(plain))
@@ -160,7 +160,7 @@ fn build(file: &str, output: Option<&Path>) -> anyhow::Result<()> {
     let engine = PluginEngine::new()?;
     let role = PluginOutline::read(&engine, &made, &PluginLimits::default())?.role(&made)?;
     if made.script().is_some() {
-        // One of several functions must be named.
+        // If the script has several functions, one must be named.
         AnyPlugin::load(&engine, &made, role, &Map::new(), &PluginLimits::default(), 0)?;
     }
     let beside = || Path::new(file).with_file_name(format!("{}.component.wasm", source.name()));

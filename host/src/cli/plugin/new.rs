@@ -1,5 +1,5 @@
-//! `rlhost plugin new`: creates a plugin project in a given language, which builds and passes `check` unchanged. The projects are
-//! those of `examples/languages/`, which our own checks build.
+//! `rlhost plugin new`: creates a plugin project in a given language, which builds and passes `check` unchanged. The projects are those of
+//! `examples/languages/`, which the repository's own checks build.
 
 use crate::cli::unfinished_output::make_folder;
 use crate::config::{ScriptPath, did_you_mean, shell_word};
@@ -7,16 +7,16 @@ use anyhow::anyhow;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Language, path inside, contents.
+/// Files of the projects: language, path in the project, contents.
 static FILES: &[(&str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
 
 /// The contract, for tools that generate bindings from it.
 const WIT: &str = include_str!("../../../../plugin-sdk/wit/rlhost-plugin.wit");
 
-/// The Rust SDK's files, copied into a project because its machine may have no checkout of rlhost. Path inside, contents.
+/// The Rust SDK's files (path, contents), copied into a project because its machine may have no checkout of rlhost.
 static SDK: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/sdk.rs"));
 
-/// How the examples' projects refer to the SDK.
+/// Dependency on the SDK in the examples' manifests.
 const DEPENDENCY: &str = "path = \"../../../plugin-sdk\"";
 
 /// Suffix of the names of environment projects.
@@ -25,10 +25,10 @@ const ENVIRONMENT: &str = "-environment";
 /// Suffix of the names of agent projects.
 const AGENT: &str = "-agent";
 
-/// Suffix of the names of projects that build components in languages that have scripts.
+/// Suffix of the names of projects that build components in languages that also have scripts.
 const COMPONENT: &str = "-component";
 
-/// The commands to run next in an agent's project.
+/// Next commands in an agent's project.
 const AGENT_STEPS: [&str; 2] = [
     "python3 test_agent.py",
     "rlhost grpo --model Qwen/Qwen3-0.6B --dataset rows.jsonl --agent 'python3 agent.py' --max-completion-length 256",
@@ -37,7 +37,7 @@ const AGENT_STEPS: [&str; 2] = [
 const SHORT: [(&str, &str); 5] =
     [("js", "javascript"), ("ts", "typescript"), ("py", "python"), ("as", "assemblyscript"), ("c++", "cpp")];
 
-/// Words of Python, JavaScript and Rust that can't be the name of a function.
+/// Keywords of Python, JavaScript and Rust that can't be function names.
 const KEYWORDS: [&str; 73] = [
     "abstract",
     "and",
@@ -141,7 +141,7 @@ fn languages() -> Vec<&'static str> {
     all
 }
 
-/// Returns the project's language with the suffix of what it is.
+/// Returns the project's language, with the suffix of its kind.
 fn language(args: &Args) -> anyhow::Result<String> {
     let suffix = if args.agent || args.lang.ends_with(AGENT) {
         AGENT
@@ -154,7 +154,7 @@ fn language(args: &Args) -> anyhow::Result<String> {
     let short = SHORT.iter().find(|(of, _)| *of == short).map_or(short, |(_, long)| long);
     let known = languages();
     let whole = |short: &str| format!("{short}{suffix}");
-    // Where there is no script for it, a component.
+    // Languages without scripts get a component.
     let component = format!("{short}{COMPONENT}");
     let candidates = [whole(short), whole(&component)];
     if let Some(found) = candidates.into_iter().find(|candidate| known.contains(&candidate.as_str())) {
@@ -196,7 +196,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a project of this language. Returns the commands to run next in it.
+/// Writes a project in this language. Returns the commands to run next.
 fn fill(folder: &Path, language: &str, name: &str) -> anyhow::Result<Vec<String>> {
     for (_, inside, text) in FILES.iter().filter(|(of, inside, _)| *of == language && *inside != "README.md") {
         write(&folder.join(adapted(inside, language, name)), adapted(text, language, name).as_bytes())?;
@@ -228,7 +228,7 @@ fn fill(folder: &Path, language: &str, name: &str) -> anyhow::Result<Vec<String>
     Ok(steps)
 }
 
-/// Returns the commands to run next in the project; `script` is the file that is the plugin, if none is built.
+/// Returns the commands to run next in the project; `script` is the plugin's file if nothing is built.
 fn steps(folder: &Path, script: Option<String>) -> Vec<String> {
     let has = |name: &str| folder.join(name).exists();
     let mut steps = Vec::new();
@@ -252,7 +252,7 @@ fn indented(steps: &[String]) -> String {
     steps.iter().map(|step| format!("    {step}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns a project's file with the plugin's name and without paths that lead out of its folder.
+/// Returns a project's file with the plugin's name filled in, and without paths that lead out of its folder.
 fn adapted(text: &str, language: &str, name: &str) -> String {
     let example =
         text.replace("../../../plugin-sdk/wit", "wit").replace(DEPENDENCY, "path = \"sdk\"").replace("../include", "include");

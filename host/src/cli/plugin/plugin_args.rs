@@ -33,7 +33,7 @@ pub(super) struct PluginArgs {
 }
 
 impl PluginArgs {
-    /// Opens the plugin, and starts an engine that lets it send the granted requests.
+    /// Opens the plugin, and creates an engine that lets it send the granted requests.
     pub(super) fn open(&self) -> anyhow::Result<(PluginEngine, PluginSource)> {
         plugin::set_python_path(&self.python_path);
         let (mut engine, source) = (PluginEngine::new()?, PluginSource::open(&self.plugin)?);

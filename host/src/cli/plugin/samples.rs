@@ -20,7 +20,7 @@ const COMPLETIONS: [&str; 10] = [
     "{\"answer\": ",
 ];
 
-/// Returns a reward batch of `rows` completions, with the prompts and columns of a dataset, if they are given.
+/// Returns a reward batch of `rows` completions, with the prompts and columns of a dataset if they are given.
 pub(super) fn rewards(given: Option<&[PromptRow]>, rows: usize) -> RewardBatch {
     let (prompts, columns) = match given {
         None => (PROMPTS.map(str::to_owned).to_vec(), Vec::new()),

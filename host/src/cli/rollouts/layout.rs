@@ -1,4 +1,4 @@
-//! Lays completions out for a terminal of some width, or for a file.
+//! Formats completions for a terminal of a given width, or for a file.
 
 use crate::config::words::{counted, number};
 use crate::config::{is_hidden, is_variation_selector, printable};
@@ -10,35 +10,35 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Maximum length of a printed name, in bytes.
 const NAME: usize = 80;
 
-/// Lines shown of a long prompt and of a long completion: its first and its last ones.
+/// Number of lines shown of a long prompt and of a long completion: its first and its last ones.
 const PROMPT: (usize, usize) = (3, 5);
 const COMPLETION: (usize, usize) = (14, 6);
 
-/// Width below which a terminal's is not believed.
+/// Minimum plausible width of a terminal; a smaller one is not used.
 const NARROWEST: usize = 20;
 
-/// Space before a completion's text.
+/// Indentation of a completion's text.
 const INDENT: &str = "     ";
 
-/// How completions are laid out.
+/// Format of completions.
 pub(super) struct RolloutLayout {
-    /// Columns of the terminal; none if lines have no end.
+    /// Columns of the terminal; `None` for unlimited lines.
     width: Option<usize>,
-    /// Whether texts are shown as a whole.
+    /// Whether texts are shown in full.
     is_full: bool,
     weights: BTreeMap<String, f64>,
-    /// The versions that were shown last.
+    /// Plugin versions that were shown last.
     versions: Option<String>,
 }
 
 impl RolloutLayout {
-    /// Creates the layout for standard output. What is not a terminal gets texts as a whole, and lines as they are.
+    /// Creates the layout for standard output. Outputs other than terminals get full texts and unbroken lines.
     pub(super) fn new(is_full: bool, weights: BTreeMap<String, f64>) -> Self {
         let width = Term::stdout().size_checked().map(|(_, columns)| usize::from(columns).max(NARROWEST));
         Self { width, is_full: is_full || width.is_none(), weights, versions: None }
     }
 
-    /// Returns the lines of some completions of a prompt in a step.
+    /// Returns the lines of completions of one prompt and step.
     pub(super) fn group(&mut self, group: &[LoggedRollout]) -> Vec<String> {
         let Some(first) = group.first() else { return Vec::new() };
         let mut lines = self.heading(first, group.len());
@@ -78,11 +78,11 @@ impl RolloutLayout {
         vec![format!("{} {} {}", style("--").dim(), style(text).bold(), style(rule).dim()).trim_end().to_owned()]
     }
 
-    /// Returns a completion's text, or what was said in an episode after its prompt.
+    /// Returns a completion's text, or an episode's messages after its prompt.
     fn said(&self, rollout: &LoggedRollout) -> Vec<String> {
         let role = |message: &Value| message["role"].as_str().map(str::to_owned).unwrap_or_default();
         let own: Vec<usize> = (0..rollout.messages.len()).filter(|&i| role(&rollout.messages[i]) == "assistant").collect();
-        // The prompt may have answers of the model too.
+        // The prompt may have assistant messages too.
         let own = &own[own.len().saturating_sub(rollout.turn_rewards.len())..];
         let mut lines = Vec::new();
         match own.first() {
@@ -109,14 +109,14 @@ impl RolloutLayout {
         lines
     }
 
-    /// Returns the lines of a text. A long one is cut in the middle, unless it is to be shown as a whole.
+    /// Returns the lines of a text. A long one is cut in the middle, unless texts are shown in full.
     fn text(&self, text: &str, indent: &str, (head, tail): (usize, usize)) -> Vec<String> {
         if text.is_empty() {
             return vec![format!("{indent}{}", style("(empty)").dim())];
         }
         let mut lines: Vec<String> = Vec::new();
         text.trim_end_matches('\n').split('\n').for_each(|line| lines.extend(self.wrapped(&visible(line), indent)));
-        // A line that says so would take as much room as the line that it replaces.
+        // A line about the cut would take as much room as the line that it replaces.
         if self.is_full || lines.len() <= head + tail + 1 {
             return lines;
         }
@@ -126,7 +126,7 @@ impl RolloutLayout {
         lines
     }
 
-    /// Breaks a line to the terminal's width, after spaces where there are some.
+    /// Breaks a line to the terminal's width, after spaces where possible.
     fn wrapped(&self, line: &str, indent: &str) -> Vec<String> {
         let Some(room) = self.width.map(|width| width.saturating_sub(indent.len()).max(NARROWEST / 2)) else {
             return vec![format!("{indent}{line}").trim_end().to_owned()];
@@ -141,7 +141,7 @@ fn broken(line: &str, room: usize) -> Vec<&str> {
     for (at, c) in line.char_indices() {
         let own = measure_text_width(c.encode_utf8(&mut [0; 4]));
         if width + own > room && at > begin {
-            // Behind the last space of the part, or here.
+            // Breaks after the last space of the part, or at the width.
             let (end, left) = space.map_or((at, 0), |(end, before)| (end, width - before));
             parts.push(&line[begin..end]);
             (begin, width, space) = (end, left, None);
@@ -155,8 +155,7 @@ fn broken(line: &str, room: usize) -> Vec<&str> {
     parts
 }
 
-/// Makes the characters of a line visible that would move, reorder or hide others. Joiners and selectors stay, which are part of emoji and
-/// of some scripts.
+/// Makes characters visible that would move, reorder or hide others. Joiners and selectors stay, because emoji and some scripts need them.
 fn visible(line: &str) -> String {
     let mut shown = String::with_capacity(line.len());
     for c in line.trim_end_matches('\r').chars() {
@@ -170,7 +169,7 @@ fn visible(line: &str) -> String {
     shown
 }
 
-/// Returns what a message says: its text, or whatever it has besides its role.
+/// Returns a message's text, or everything that it has besides its role.
 fn content(message: &Value) -> String {
     let Some(fields) = message.as_object() else { return message.to_string() };
     let text = fields.get("content").and_then(Value::as_str).unwrap_or_default();
@@ -181,7 +180,7 @@ fn content(message: &Value) -> String {
     parts.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the versions of the plugins that a completion was made with.
+/// Returns the versions of the plugins that were used for a completion.
 fn versions(rollout: &LoggedRollout) -> String {
     let version = |(name, version): (&String, &Value)| {
         let version = PluginVersion::parse(version.as_str().unwrap_or_default()).short();
@@ -193,14 +192,14 @@ fn versions(rollout: &LoggedRollout) -> String {
 /// The scores of a group as a table.
 struct ScoreTable {
     names: Vec<String>,
-    /// A row for each completion.
+    /// One row per completion.
     rows: Vec<Vec<String>>,
     widths: Vec<usize>,
 }
 
 impl ScoreTable {
     fn new(group: &[LoggedRollout], weights: &BTreeMap<String, f64>) -> Self {
-        // In the order of the configuration, as lines have them.
+        // In the configuration's order, which the logged lines have too.
         let (mut names, mut known): (Vec<&str>, BTreeSet<&str>) = (Vec::new(), BTreeSet::new());
         for name in group.iter().flat_map(|rollout| rollout.rewards.keys()) {
             if known.insert(name) {
@@ -250,7 +249,7 @@ impl ScoreTable {
         self.line(&(i + 1).to_string(), &self.rows[i])
     }
 
-    /// Returns a row with its names, for terminals narrower than the table.
+    /// Returns a row with its column names, for terminals narrower than the table.
     fn words(&self, i: usize) -> String {
         let word = |(name, cell): (&String, &String)| match (name.is_empty(), cell.is_empty()) {
             (_, true) => None,

@@ -18,11 +18,11 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::io;
 use std::path::Path;
 
-/// Most completions, and bytes of their texts, that are laid out together.
+/// Maximum number of completions, and of bytes of their texts, that are formatted together.
 const MOST_TOGETHER: usize = 256;
 const MOST_BYTES: usize = 8 << 20;
 
-/// Most completions that --top and --bottom show.
+/// Maximum number of completions that --top and --bottom show.
 const MOST_CHOSEN: usize = 100_000;
 
 pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
@@ -68,7 +68,7 @@ fn show(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says why nothing was shown.
+/// Returns the reason why nothing was shown.
 fn empty_notice(selection: &RolloutFilter, rollouts: &RolloutReader, newest: u64) -> String {
     let read = rollouts.inventory().completions;
     match selection.steps {
@@ -85,7 +85,7 @@ fn output_name(file: &Path) -> String {
     file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Returns the weights of the run's rewards, as far as its configuration can be read.
+/// Returns the weights of the run's rewards, if its configuration can be read.
 fn weights(run: &Path) -> BTreeMap<String, f64> {
     let config = read([EffectiveConfig::path(run).as_path()], &Overrides::default());
     let weight = |entry: &PluginEntry| (entry.name().to_owned(), entry.weight);
@@ -98,7 +98,7 @@ fn weights(run: &Path) -> BTreeMap<String, f64> {
     )
 }
 
-/// A completion that may be among those with the greatest values.
+/// A candidate for the completions with the greatest values.
 #[derive(PartialEq)]
 struct RankedCompletion {
     value: f64,
@@ -109,7 +109,7 @@ impl Eq for RankedCompletion {}
 
 impl Ord for RankedCompletion {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        // Of equal ones, the first in the file counts more.
+        // Of equal values, the one that is first in the file ranks higher.
         self.value.total_cmp(&other.value).then(other.place.cmp(&self.place))
     }
 }
@@ -123,7 +123,7 @@ impl PartialOrd for RankedCompletion {
 /// Shows the selected completions with the greatest and the least values.
 fn chosen(args: &Args, rollouts: &mut RolloutReader, selection: &RolloutFilter, out: &mut RolloutPrinter) -> io::Result<()> {
     let by = args.by.as_deref().unwrap_or("reward");
-    // The least of the best can be taken out first.
+    // Min-heaps, whose least element can be removed first.
     let mut ends = [args.top, args.bottom].map(|count| (count.unwrap_or(0).min(MOST_CHOSEN), BinaryHeap::new()));
     rollouts.for_each(selection, |rollout, place, _| {
         let Some(value) = rollout.value(by, &selection.weights) else { return true };
@@ -136,7 +136,7 @@ fn chosen(args: &Args, rollouts: &mut RolloutReader, selection: &RolloutFilter, 
         true
     })?;
     for (_, heap) in ends {
-        // In ascending order of what is reversed, so the greatest come first.
+        // Ascending order of reversed values lists the greatest first.
         for Reverse(candidate) in heap.into_sorted_vec() {
             let (rollout, line) = rollouts.read_at(candidate.place)?;
             if !out.take(rollout, line) {
@@ -147,12 +147,12 @@ fn chosen(args: &Args, rollouts: &mut RolloutReader, selection: &RolloutFilter, 
     Ok(())
 }
 
-/// Where completions are shown.
+/// Prints completions.
 struct RolloutPrinter {
     pager: Pager,
-    /// None for lines of JSON.
+    /// `None` for JSON lines.
     layout: Option<RolloutLayout>,
-    /// Completions of a prompt that are not shown yet, and the bytes of their texts.
+    /// Completions of a prompt that are not shown yet, and the size of their texts in bytes.
     group: Vec<LoggedRollout>,
     bytes: usize,
     shown: usize,
@@ -168,7 +168,7 @@ impl RolloutPrinter {
         Self { pager, layout, group: Vec::new(), bytes: 0, shown: 0, limit, has_reader: true }
     }
 
-    /// Shows a completion, at the latest when its group is complete. Returns whether there is a reader for more.
+    /// Shows a completion once its group is complete. Returns whether the reader wants more.
     fn take(&mut self, rollout: LoggedRollout, line: &[u8]) -> bool {
         if self.shown == self.limit {
             return false;
@@ -197,7 +197,7 @@ impl RolloutPrinter {
         }
     }
 
-    /// Returns whether nothing was left out for the limit, or for want of a reader.
+    /// Returns whether nothing was omitted because of the limit or because the reader left.
     fn is_whole(&self) -> bool {
         self.has_reader && self.shown < self.limit
     }
@@ -208,7 +208,7 @@ impl RolloutPrinter {
     }
 }
 
-/// Returns a line of JSON whose hidden characters are escaped, without its end.
+/// Returns a JSON line with hidden characters escaped, without its line end.
 fn safe_json(line: &[u8]) -> Vec<u8> {
     let line = line.trim_ascii_end();
     if line.is_ascii() {
@@ -217,7 +217,7 @@ fn safe_json(line: &[u8]) -> Vec<u8> {
     let mut shown = String::with_capacity(line.len());
     for c in String::from_utf8_lossy(line).chars() {
         if is_hidden(c) {
-            // Outside of texts, JSON has no such characters.
+            // Outside of strings, JSON has no such characters.
             c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| shown.push_str(&format!("\\u{unit:04x}")));
         } else {
             shown.push(c);

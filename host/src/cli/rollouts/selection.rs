@@ -1,4 +1,4 @@
-//! Which completions are meant.
+//! Selection of completions by the arguments.
 
 use super::args::Args;
 use crate::config::{did_you_mean, printable};
@@ -6,11 +6,11 @@ use crate::run::{PluginVersion, RolloutFilter, RolloutInventory, StepSelection, 
 use anyhow::anyhow;
 use std::collections::BTreeMap;
 
-/// Maximum length of a printed name, and most names in a message.
+/// Maximum length of a printed name, and maximum number of names in a message.
 const NAME: usize = 80;
 const NAMES: usize = 12;
 
-/// Returns the selection that the arguments make.
+/// Returns the filter given by the arguments.
 pub(super) fn selection(args: &Args, weights: BTreeMap<String, f64>) -> anyhow::Result<RolloutFilter> {
     if args.by.is_some() && args.top.is_none() && args.bottom.is_none() {
         return Err(anyhow!("--by says what --top and --bottom go by; give one of them, as in --top 5"));
@@ -36,7 +36,7 @@ pub(super) fn selection(args: &Args, weights: BTreeMap<String, f64>) -> anyhow::
     Ok(RolloutFilter { steps, row: conditions.row, prompt, text, bounds, version, cut_off: conditions.cut_off, weights })
 }
 
-/// Parses steps: `120`, `100..120`, `100..`, `..120`, `..` or `last`. Both ends are included.
+/// Parses steps: `120`, `100..120`, `100..`, `..120`, `..` or `last`. Both ends are inclusive.
 fn steps(text: &str) -> anyhow::Result<StepSelection> {
     let wrong = || anyhow!("--step {text:?}: expected a step, as in 120, a range, as in 100..120, 100.. or .., or last");
     let number = |text: &str, none: u64| match text.trim() {
@@ -57,7 +57,7 @@ fn steps(text: &str) -> anyhow::Result<StepSelection> {
     }
 }
 
-/// Parses the beginning of a hash, with that of a digest of settings if there is a `+`, or a plugin's name with it.
+/// Parses the prefix of a hash: alone, followed by `+` and the prefix of a digest of settings, or preceded by a plugin's name.
 fn version(text: &str) -> anyhow::Result<(Option<String>, String)> {
     let (name, hash) = text.rsplit_once('=').map_or((None, text), |(name, hash)| (Some(name.to_owned()), hash));
     let hash = hash.trim().to_lowercase();
@@ -84,7 +84,7 @@ fn bound(text: &str) -> anyhow::Result<ValueBound> {
     };
     let operator = ["==", ">=", "<=", ">", "<", "="].into_iter().find(|operator| condition.starts_with(operator));
     let value = condition[operator.map_or(0, str::len)..].trim();
-    // A score that was recorded as 0.7 in half the precision is a little less than 0.7.
+    // A score of 0.7 that was recorded in half precision is a little less than 0.7.
     let ends = |text: &str| {
         let value: f64 = text.trim().parse().ok().filter(|value: &f64| !value.is_nan()).ok_or_else(wrong)?;
         let rounded = f64::from(value as f32);
@@ -109,7 +109,7 @@ fn bound(text: &str) -> anyhow::Result<ValueBound> {
     Ok(ValueBound { name: name.to_owned(), low, high })
 }
 
-/// Checks that the names exist that conditions use, where nothing met them.
+/// Checks, if no completion matched, that the names in the conditions exist.
 pub(super) fn check_names(args: &Args, selection: &RolloutFilter, seen: &RolloutInventory, newest: u64) -> anyhow::Result<()> {
     if seen.completions == 0 {
         return Ok(());

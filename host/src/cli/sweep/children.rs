@@ -1,4 +1,4 @@
-//! The processes of a sweep's runs, and the signals that are passed on to them.
+//! The processes of a sweep's runs, to which signals are forwarded.
 
 use std::io;
 use std::process::{Child, Command, ExitStatus};
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Polling interval for processes and signals.
 const PROCESS_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Signals that stop a sweep, with their names for `kill`. Each is passed on as often as it comes, so that a second one ends the runs
+/// Signals that stop a sweep, with their names for `kill`. Each one is forwarded as often as it comes, so that a second one ends the runs
 /// at once, as it would a single run.
 #[cfg(unix)]
 const SIGNALS: [(i32, &str); 3] =
@@ -17,16 +17,16 @@ const SIGNALS: [(i32, &str); 3] =
 #[cfg(not(unix))]
 const SIGNALS: [(i32, &str); 2] = [(signal_hook::consts::SIGINT, "INT"), (signal_hook::consts::SIGTERM, "TERM")];
 
-/// The processes that run at the moment, each with the number of its run.
+/// The running processes, each with the number of its run.
 pub(super) struct SweepProcesses {
     running: Vec<(usize, Child)>,
     signals: [Arc<AtomicBool>; SIGNALS.len()],
-    /// Whether a signal has come.
+    /// Whether a signal was received.
     is_stopping: bool,
 }
 
 impl SweepProcesses {
-    /// Listens for signals, which no longer end this process.
+    /// Starts to listen for signals, which no longer end this process.
     pub(super) fn listen() -> io::Result<Self> {
         let signals: [Arc<AtomicBool>; SIGNALS.len()] = Default::default();
         for ((signal, _), flag) in SIGNALS.iter().zip(&signals) {
@@ -37,7 +37,7 @@ impl SweepProcesses {
 
     /// Starts a process for a run.
     pub(super) fn start(&mut self, run: usize, command: &mut Command) -> io::Result<()> {
-        // Otherwise a terminal would send Ctrl-C to it as well, and two of them end a run at once.
+        // In the same group, the terminal would send Ctrl-C to it too, and two signals end a run at once.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(command, 0);
         self.running.push((run, command.spawn()?));
@@ -48,19 +48,19 @@ impl SweepProcesses {
         self.running.len()
     }
 
-    /// Passes signals on. Returns whether one has come.
+    /// Forwards signals. Returns whether one was received.
     pub(super) fn is_stopping(&mut self) -> bool {
         for ((_, name), flag) in SIGNALS.iter().zip(&self.signals) {
             if flag.swap(false, Ordering::SeqCst) {
                 self.is_stopping = true;
-                // They have not been waited for, so their numbers are still theirs.
+                // The children have not been waited for, so their process ids are still valid.
                 self.running.iter().for_each(|(_, child)| send(name, child.id()));
             }
         }
         self.is_stopping
     }
 
-    /// Waits for one of the processes to end, and passes signals on meanwhile. Returns its run, and how it ended.
+    /// Waits for one of the processes to end, forwarding signals meanwhile. Returns its run and its exit status.
     pub(super) fn wait(&mut self) -> io::Result<(usize, ExitStatus)> {
         loop {
             self.is_stopping();
@@ -74,7 +74,7 @@ impl SweepProcesses {
     }
 }
 
-/// Sends a signal to a process. The shell can without further ado; without one, the process is left to itself.
+/// Sends a signal to a process with the shell's `kill`. If that fails, the process continues.
 fn send(signal: &str, process: u32) {
     if cfg!(unix) {
         let sent = Command::new("sh").args(["-c", "kill -s \"$0\" \"$1\"", signal, &process.to_string()]).status();

@@ -1,4 +1,4 @@
-//! `rlhost sweep`: runs a grid of settings with several seeds, one run after another, and compares them in a table.
+//! `rlhost sweep`: runs a grid of settings with several seeds, one run after another, and compares the runs in a table.
 
 mod children;
 mod plan;
@@ -19,13 +19,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use table::SweepTable;
 
-/// Most runs at a time.
+/// Maximum number of simultaneous runs.
 const MOST_JOBS: usize = 256;
 
-/// Largest file of a run's settings.
+/// Maximum size of a run's settings file, in bytes.
 const LARGEST: u64 = 4 << 20;
 
-/// Longest printed reason, in bytes, and most names in a message.
+/// Maximum length of a printed reason, in bytes, and maximum number of names in a message.
 const REASON: usize = 300;
 const NAMES: usize = 5;
 
@@ -88,7 +88,7 @@ pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     }
     fs::create_dir_all(&plan.folder)
         .map_err(|source| CommandFailure::from_error(crate::train::Error::Write { path: plan.folder.clone(), source }))?;
-    // Two of the same sweep would start the same runs.
+    // Two processes of the same sweep would start the same runs.
     let _lock = lock(&plan.folder).map_err(|error| match error {
         TryLockError::WouldBlock => {
             CommandFailure::mistake(anyhow!("{}: another process runs this sweep", plan.folder.display()))
@@ -102,7 +102,7 @@ pub(super) fn run(args: &Args) -> Result<(), CommandFailure> {
     sweep.report(&args.file, stopped)
 }
 
-/// Refuses runs that were made with other settings than the file has now.
+/// Refuses runs that were made with settings other than those in the file now.
 fn check(plan: &SweepPlan, states: &[SweepRunState]) -> anyhow::Result<()> {
     for (run, _) in plan.runs.iter().zip(states).filter(|(_, state)| **state != SweepRunState::New) {
         let own = settings_file(plan, run);
@@ -128,7 +128,7 @@ fn check(plan: &SweepPlan, states: &[SweepRunState]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints the runs and the command of the first.
+/// Prints the runs and the first run's command.
 fn list(plan: &SweepPlan, states: &[SweepRunState]) {
     let count = |wanted: SweepRunState| states.iter().filter(|state| **state == wanted).count();
     let counts = [SweepRunState::Finished, SweepRunState::Interrupted, SweepRunState::Running, SweepRunState::New]
@@ -146,10 +146,10 @@ fn list(plan: &SweepPlan, states: &[SweepRunState]) {
     }
 }
 
-/// Has each run that is new show what it would do, as `--dry-run` of its command does.
+/// Runs each new run's command with `--dry-run`.
 ///
 /// # Errors
-/// Names the runs that could not begin, with the reason of each.
+/// If some runs could not begin; names them, with the reason of each.
 fn rehearse(plan: &SweepPlan, states: &[SweepRunState]) -> Result<(), CommandFailure> {
     let new: Vec<&SweepRun> =
         plan.runs.iter().zip(states).filter(|(_, state)| **state == SweepRunState::New).map(|(run, _)| run).collect();
@@ -170,7 +170,7 @@ fn rehearse(plan: &SweepPlan, states: &[SweepRunState]) -> Result<(), CommandFai
             wrong += 1;
             let said = String::from_utf8_lossy(&tried.stderr);
             let reason = said.lines().rev().find_map(|line| line.strip_prefix("error: ")).unwrap_or("it failed without a word");
-            // The file is one of this sweep's own.
+            // The file is the sweep's own, so its path is not part of the reason.
             let reason = reason.replace(&format!("{}: ", settings.display()), "");
             tracing::error!("{}: {}", run.name, printable(&reason, REASON));
         }
@@ -185,12 +185,12 @@ fn rehearse(plan: &SweepPlan, states: &[SweepRunState]) -> Result<(), CommandFai
     }
 }
 
-/// Returns the path of a run's settings.
+/// Returns the path of a run's settings file.
 fn settings_file(plan: &SweepPlan, run: &SweepRun) -> PathBuf {
     plan.folder.join(format!("{}.toml", run.name))
 }
 
-/// What became of a run in this sweep.
+/// Outcome of a run in this sweep.
 #[derive(Clone, Debug, PartialEq)]
 enum SweepRunEnd {
     /// The run was not started.
@@ -200,7 +200,7 @@ enum SweepRunEnd {
     Failed(String),
 }
 
-/// A sweep that runs.
+/// A running sweep.
 struct Sweep<'a> {
     plan: &'a SweepPlan,
     states: &'a [SweepRunState],
@@ -214,7 +214,7 @@ impl<'a> Sweep<'a> {
         Self { plan, states, ends: states.iter().map(end).collect() }
     }
 
-    /// Runs what is not finished. Returns whether a signal stopped the sweep.
+    /// Runs everything that is not finished. Returns whether a signal stopped the sweep.
     fn run(&mut self, fail_fast: bool) -> anyhow::Result<bool> {
         let mut children = SweepProcesses::listen()?;
         let mut waiting: Vec<usize> = (0..self.ends.len()).rev().filter(|&i| self.ends[i] != SweepRunEnd::Finished).collect();
@@ -244,7 +244,7 @@ impl<'a> Sweep<'a> {
         self.plan.folder.join(&self.plan.runs[run].name)
     }
 
-    /// Starts a run, or says why it can't be started.
+    /// Starts a run, or reports why it can't be started.
     fn start(&mut self, children: &mut SweepProcesses, run: usize) {
         if self.states[run] == SweepRunState::Running {
             self.ends[run] = SweepRunEnd::Failed("another process runs it".to_owned());
@@ -260,7 +260,7 @@ impl<'a> Sweep<'a> {
         self.say(run, &self.ends[run]);
     }
 
-    /// Returns a run's place in the sweep and its name.
+    /// Returns a run's position in the sweep and its name.
     fn title(&self, run: usize) -> String {
         format!("[{}/{}] {}", run + 1, self.ends.len(), self.plan.runs[run].name)
     }
@@ -277,7 +277,7 @@ impl<'a> Sweep<'a> {
         self.plan.folder.join(format!("{}.log", self.plan.runs[run].name))
     }
 
-    /// Returns the command of a run, after writing its settings.
+    /// Writes a run's settings and returns its command.
     fn command(&self, run: usize) -> anyhow::Result<Command> {
         let own = &self.plan.runs[run];
         let settings = settings_file(self.plan, own);
@@ -298,7 +298,7 @@ impl<'a> Sweep<'a> {
         if self.states[run] == SweepRunState::Interrupted {
             command.arg("--resume-from-checkpoint");
         } else if self.plan.jobs > 1 && !own.settings.keys().any(|key| key.replace('-', "_") == "num_threads") {
-            // Otherwise each would take all processors.
+            // Otherwise each run would use all processors.
             let processors = std::thread::available_parallelism().map_or(1, usize::from);
             command.args(["--num-threads", &(processors / self.plan.jobs).max(1).to_string()]);
         }
@@ -309,13 +309,13 @@ impl<'a> Sweep<'a> {
                 .with_context(|| format!("can't write {}", path.display()))?;
             command.stdout(log.try_clone()?).stderr(log);
         } else {
-            // Standard output is for the table.
+            // Standard output is reserved for the table.
             command.stdout(io::stderr());
         }
         Ok(command)
     }
 
-    /// Says how a run's process ended.
+    /// Returns how a run's process ended.
     fn end(&self, run: usize, status: ExitStatus) -> SweepRunEnd {
         match status.code() {
             Some(0) => SweepRunEnd::Finished,
@@ -329,7 +329,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Prints the table, and what is left to do.
+    /// Prints the table, and the remaining work.
     fn report(&self, file: &Path, stopped: bool) -> Result<(), CommandFailure> {
         let finished: Vec<bool> = self.ends.iter().map(|end| *end == SweepRunEnd::Finished).collect();
         let table = SweepTable::read(self.plan, &finished);

@@ -1,4 +1,4 @@
-//! The runs that a sweep's file describes.
+//! The runs defined by a sweep's file.
 
 use crate::cli::TRAINING;
 use crate::config::{ConfigFile, did_you_mean, printable, shell_word};
@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
-/// Most runs of a sweep.
+/// Maximum number of runs of a sweep.
 const MOST_RUNS: usize = 10_000;
 
-/// Longest name of a run, in bytes; longer ones end with a part of their hash.
+/// Maximum length of a run's name, in bytes; longer ones end with a part of their hash.
 const LONGEST_NAME: usize = 120;
 
 /// Maximum length of a printed key or value, in bytes.
@@ -20,45 +20,45 @@ const SHOWN: usize = 120;
 /// Keys of a sweep's file.
 const KEYS: [&str; 9] = ["command", "config", "output_dir", "settings", "grid", "seeds", "metric", "last", "jobs"];
 
-/// Keys that the sweep itself gives to its runs.
+/// Keys that the sweep itself sets for its runs.
 const OWN: [&str; 3] = ["output_dir", "resume_from_checkpoint", "overwrite_output_dir"];
 
 /// A sweep.
 #[derive(Debug)]
 pub(super) struct SweepPlan {
-    /// The folder of its runs.
+    /// Folder of the runs.
     pub folder: PathBuf,
-    /// The training command.
+    /// Training command of the runs.
     pub command: String,
-    /// The metrics of the table; the usual ones if there are none.
+    /// Metrics of the table; the default ones if empty.
     pub metrics: Vec<String>,
-    /// How many of a run's last values are averaged.
+    /// Number of a run's last values that are averaged.
     pub last: usize,
-    /// Runs at a time.
+    /// Number of simultaneous runs.
     pub jobs: usize,
     /// Keys of the grid.
     pub keys: Vec<String>,
-    /// The runs: all combinations with the first seed, then with the second.
+    /// All combinations with the first seed, then with the second, and so on.
     pub runs: Vec<SweepRun>,
 }
 
 /// A run of a sweep.
 #[derive(Debug)]
 pub(super) struct SweepRun {
-    /// The name of its folder.
+    /// Name of the run's folder.
     pub name: String,
-    /// Number of its combination, which runs with other seeds share.
+    /// Number of the run's combination, which is the same for all seeds.
     pub combination: usize,
-    /// Its values of the grid's keys, as text.
+    /// The run's values of the grid's keys, as text.
     pub values: Vec<String>,
-    /// Its settings, with its seed.
+    /// The run's settings, including its seed.
     pub settings: Table,
-    /// Settings within tables, as `--set` takes them.
+    /// Settings within tables, in the form of `--set`.
     pub sets: Vec<String>,
 }
 
 impl SweepRun {
-    /// Returns the text of the run's own file of settings, which also says what else its command has.
+    /// Returns the contents of the run's settings file, with its command in a comment.
     pub(super) fn file(&self, command: &str) -> String {
         let sets: String = self.sets.iter().map(|set| format!(" --set {}", shell_word(Path::new(set)))).collect();
         format!("# rlhost {command} --config THIS{sets}\n{}", self.settings)
@@ -70,7 +70,7 @@ impl SweepPlan {
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let file = ConfigFile::read_file_or_pipe(path)?;
         let table = file.table()?;
-        // The message says where it is.
+        // The message includes the position in the file.
         let plan = Self::from_table(path, table).map_err(|error| anyhow!("{}: {error:#}", path.display()))?;
         Ok(plan)
     }
@@ -115,7 +115,7 @@ impl SweepPlan {
     }
 }
 
-/// Takes a text out of a table.
+/// Removes a text from a table.
 fn text(table: &mut Table, key: &str) -> anyhow::Result<Option<String>> {
     table.remove(key).map(|value| string(key, value)).transpose()
 }
@@ -127,7 +127,7 @@ fn string(key: &str, value: Value) -> anyhow::Result<String> {
     }
 }
 
-/// Takes a positive number out of a table; 1 if there is none.
+/// Removes a positive number from a table; returns 1 if there is none.
 fn count(table: &mut Table, key: &str) -> anyhow::Result<usize> {
     match table.remove(key) {
         None => Ok(1),
@@ -138,7 +138,7 @@ fn count(table: &mut Table, key: &str) -> anyhow::Result<usize> {
     }
 }
 
-/// Takes a table out of a table, empty if there is none.
+/// Removes a table from a table; returns an empty one if there is none.
 fn table(table: &mut Table, key: &str) -> anyhow::Result<Table> {
     match table.remove(key) {
         None => Ok(Table::new()),
@@ -160,7 +160,7 @@ fn seeds(table: &mut Table) -> anyhow::Result<Option<Vec<i64>>> {
     }
 }
 
-/// Refuses keys that are the sweep's own or that are given twice.
+/// Refuses keys that the sweep sets itself or that are given twice.
 fn check_keys(settings: &Table, grid: &Table, has_seeds: bool) -> anyhow::Result<()> {
     let plain = |key: &String| key.replace('-', "_");
     for (table, keys) in [("settings", settings), ("grid", grid)] {
@@ -207,7 +207,7 @@ fn runs(settings: &Table, grid: &Table, seeds: Option<&[i64]>) -> anyhow::Result
     for seed in seeds {
         for combination in 0..combinations {
             let mut rest = combination;
-            // The last key changes fastest.
+            // The last key varies fastest.
             let mut chosen: Vec<(&String, &Value)> = Vec::new();
             for (key, list) in lists.iter().rev() {
                 chosen.push((key, &list[rest % list.len()]));
@@ -243,7 +243,7 @@ fn run(settings: &Table, chosen: &[(&String, &Value)], (combination, seed): (usi
     SweepRun { name: folder_name(&parts.join(",")), combination, values, settings, sets }
 }
 
-/// Returns a value as text: a string without its quotation marks.
+/// Returns a value as text, strings without quotation marks.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => printable(text, SHOWN),
@@ -253,7 +253,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Makes a name for a folder. Names that would be too long, or become the same, differ by their hash.
+/// Makes a folder's name. A name that is too long, or in which characters were replaced, gets a hash.
 fn folder_name(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-.,+=".contains(c);
     let mut name: String = text.chars().map(|c| if plain(c) { c } else { '_' }).collect();
@@ -268,7 +268,7 @@ fn folder_name(text: &str) -> String {
     name
 }
 
-/// Puts the values of a table over those of another.
+/// Overwrites the values of a table with those of another.
 fn merge(base: &mut Table, over: Table) {
     for (key, value) in over {
         match (base.get_mut(&key), value) {

@@ -1,19 +1,19 @@
-//! What has become of a run of a sweep so far.
+//! State of a run of a sweep.
 
 use crate::config::json_lines;
 use crate::run::{EventKind, EventLine, RunFiles, is_running};
 use std::path::Path;
 
-/// What a run's folder says.
+/// State of a run, according to its folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SweepRunState {
-    /// It has not begun.
+    /// The run has not begun.
     New,
-    /// It took its last step.
+    /// The run completed its last step.
     Finished,
-    /// It has begun, and ended or died before its last step.
+    /// The run began, and ended or died before its last step.
     Interrupted,
-    /// Another process runs it.
+    /// Another process is running the run.
     Running,
 }
 
@@ -24,12 +24,12 @@ impl SweepRunState {
         if is_running(run) == Some(true) {
             return Self::Running;
         }
-        // The lock is the first thing that a run puts into its folder.
+        // The lock is the first file of a run's folder.
         if !files.lock().exists() {
             return Self::New;
         }
         let mut last = None;
-        // Without events it has not come far.
+        // A run whose events can't be read is taken as interrupted.
         let _ = json_lines::for_each_object(&files.events(), |line| {
             let kind = EventLine::from_fields(line).kind;
             last = kind.filter(|kind| kind.begins() || kind.ends()).or(last);
@@ -47,7 +47,7 @@ impl SweepRunState {
     }
 }
 
-/// Returns why a run failed, by its events.
+/// Returns why a run failed, according to its events.
 pub(super) fn reason(run: &Path) -> Option<String> {
     let mut reason = None;
     let _ = json_lines::for_each_object(&RunFiles(run).events(), |line| {

@@ -8,19 +8,19 @@ use crate::run::each_metrics_row;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Most names of metrics that are remembered, and most values of a metric.
+/// Maximum number of remembered metric names, and of a metric's values.
 const MOST_NAMES: usize = 4096;
 const MOST_VALUES: usize = 4 << 20;
 
 /// Maximum length of a printed name or value, in bytes.
 const SHOWN: usize = 60;
 
-/// Metrics that say how good a run became, the best first. The table has the first that runs have.
+/// Metrics that say how good a run became, the best first. By default, the table shows the first that the runs have.
 const USUAL: [&str; 6] = ["eval_reward", "reward", "objective/scores", "rewards/accuracies", "eval_loss", "loss"];
 
-/// What a run logged of the wanted metrics.
+/// Logged values of the wanted metrics of a run.
 struct LoggedValues {
-    /// The mean of the last values of each metric.
+    /// Mean of the last values of each metric.
     values: BTreeMap<String, f64>,
     /// Names of all metrics.
     names: BTreeSet<String>,
@@ -50,14 +50,14 @@ fn logged(run: &Path, wanted: &[&str], last: usize) -> LoggedValues {
     LoggedValues { values: series.iter().map(|(name, values)| ((*name).to_owned(), mean(values))).collect(), names }
 }
 
-/// The table, and what is to be said about it.
+/// The table, and notes about it.
 pub(super) struct SweepTable {
     pub lines: Vec<String>,
     pub note: Option<String>,
 }
 
 impl SweepTable {
-    /// Reads the runs of a sweep, with what became of each.
+    /// Reads the runs of a sweep; `finished` marks those that are complete.
     pub(super) fn read(plan: &SweepPlan, finished: &[bool]) -> Self {
         let wanted: Vec<&str> =
             if plan.metrics.is_empty() { USUAL.to_vec() } else { plan.metrics.iter().map(String::as_str).collect() };
@@ -76,7 +76,7 @@ impl SweepTable {
             let done = own.iter().filter(|&&i| finished[i]).count();
             row.push(if done == own.len() { done.to_string() } else { format!("{done} of {}", own.len()) });
             for name in &metrics {
-                // Unfinished runs have not come as far as the others.
+                // Unfinished runs are left out, because they are at an earlier step.
                 let values = own.iter().filter(|&&i| finished[i]).filter_map(|&i| logged[i].values.get(*name).copied());
                 row.push(spread(SeedSpread::from_values(&values.collect::<Vec<_>>())));
             }
@@ -86,7 +86,7 @@ impl SweepTable {
     }
 }
 
-/// Says which metric no run has.
+/// Returns a note that names a metric that no run has.
 fn note(metrics: &[&str], logged: &[LoggedValues], is_usual: bool) -> Option<String> {
     let names: BTreeSet<&str> = logged.iter().flat_map(|logged| &logged.names).map(String::as_str).collect();
     if names.is_empty() {

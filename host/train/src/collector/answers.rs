@@ -1,4 +1,4 @@
-//! Makes experience from a dataset's own completions or pairs.
+//! Makes experience from the completions or pairs of a dataset.
 
 use super::Collector;
 use crate::dataset::Prompt;
@@ -34,7 +34,7 @@ impl Collector {
         Ok((experience, figures))
     }
 
-    /// Appends each completion to the next row's prompt, the last one to the first's, within a batch of all processes.
+    /// Appends each completion to the next row's prompt, and the last completion to the first prompt, within a batch of all processes.
     fn mismatched(&self, e: &Experience) -> Result<Experience> {
         let (count, longest) = (e.rollouts.len(), self.longest);
         let follows = |row: usize| self.mismatched_row(row, count);
@@ -63,7 +63,7 @@ impl Collector {
         if row.is_multiple_of(size) { (row + size).min(count) - 1 } else { row - 1 }
     }
 
-    /// Pairs the dataset's answers, or marks the tokens of theirs that are learned.
+    /// Pairs the dataset's answers, or marks which of their tokens are learned.
     pub(super) fn pair_or_mask(&self, experience: &mut Experience) {
         if self.batching.items_are_pairs {
             experience.pairs = Some((0..experience.prompts.len()).map(|i| (2 * i, 2 * i + 1)).collect());
@@ -84,8 +84,8 @@ fn known_mismatched<'a>(prompt: &'a Prompt, other: &Prompt) -> Result<&'a [f32]>
     }
 }
 
-/// Returns the first `count` answers of each prompt as its completions. Nothing sampled them; the log-probabilities that they had are
-/// those of this version of the policy.
+/// Returns the first `count` answers of each prompt as its completions. They were not sampled: their recorded log-probabilities are those
+/// under this version of the policy.
 fn answers(prompts: &[Arc<Prompt>], count: usize, policy_version: u64) -> Result<Vec<Rollout>> {
     let mut rollouts = Vec::with_capacity(count * prompts.len());
     for (prompt, row) in prompts.iter().enumerate() {

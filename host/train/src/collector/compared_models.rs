@@ -1,4 +1,4 @@
-//! The models that a policy is compared with.
+//! The models that the policy is compared with.
 
 use crate::plan::ReferencePlan;
 use crate::shared_model::SharedModel;
@@ -7,7 +7,7 @@ use std::rc::Rc;
 /// The models whose log-probabilities of completions are compared with the policy's.
 pub(super) struct ComparedModels {
     pub reference: Option<SharedModel>,
-    /// What becomes of the reference model.
+    /// Plan of the reference model.
     pub plan: ReferencePlan,
     pub teacher: Option<Rc<SharedModel>>,
 }

@@ -1,5 +1,4 @@
-//! Episodes of a generation that have ended before the others. Each is on disk at once, so that a run that is killed does not have it
-//! played again.
+//! Finished episodes of a generation in progress. Each is written to disk at once, so that a killed run does not play it again.
 
 use super::fingerprint::{Fingerprint, short};
 use crate::config::printable_path;
@@ -13,17 +12,17 @@ use crate::stored_rollouts::fault_of;
 use sha2::{Digest, Sha256};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// An episode that has ended.
+/// A finished episode.
 pub(crate) struct FinishedEpisode {
-    /// What was sampled. Its prompt and sample are those of the generation.
+    /// The rollout. Its prompt and sample are indices in the generation.
     pub rollout: Rollout,
-    /// Its outcome.
+    /// Outcome of the episode.
     pub episode: EpisodeOutcome,
-    /// What is logged of it.
+    /// Metrics of the episode.
     pub metrics: Vec<Metric>,
 }
 
-/// Where the ended episodes of a generation are kept.
+/// Stores the finished episodes of a generation.
 pub(crate) struct EpisodeStore {
     kept: Mutex<StoredEpisodes>,
     fingerprint: Fingerprint,
@@ -35,13 +34,13 @@ pub(crate) struct EpisodeStore {
 
 struct StoredEpisodes {
     log: RolloutLog,
-    /// Whether it was said that they can't be kept.
+    /// Whether a failure to store episodes was already reported.
     warned: bool,
     found: usize,
 }
 
 impl EpisodeStore {
-    /// Keeps the episodes of a generation of this policy in a log of their own.
+    /// Creates a store for a generation of this policy, in a separate log.
     pub(super) fn new(
         log: RolloutLog,
         fingerprint: Fingerprint,
@@ -53,7 +52,7 @@ impl EpisodeStore {
         Self { kept, fingerprint, generation, sampling, architecture }
     }
 
-    /// Returns the log, and the number of episodes that were found in it.
+    /// Returns the log, and the number of episodes that were read from it.
     pub(super) fn into_log(self) -> (RolloutLog, usize) {
         let StoredEpisodes { log, found, .. } = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
         (log, found)
@@ -96,7 +95,7 @@ impl EpisodeStore {
         }
     }
 
-    /// Keeps an episode of this prompt. One that can't be written costs no more than that it would be played again.
+    /// Stores an episode of this prompt. If that fails, a resumed run plays it again.
     pub(super) fn keep(&self, prompt: &Prompt, sample: usize, ended: &FinishedEpisode) {
         let generation = LoggedGeneration {
             rollouts: vec![ended.rollout.clone()],

@@ -1,5 +1,5 @@
-//! Dynamic sampling (DAPO, arXiv 2503.14476; verl's `filter_groups`): a prompt whose completions all have the same reward teaches
-//! nothing, so another prompt replaces it.
+//! Dynamic sampling (DAPO, arXiv 2503.14476; verl's `filter_groups`): a prompt whose completions all have the same reward teaches nothing,
+//! so another prompt replaces it.
 
 use super::totals::{RewardTotal, differ, totals};
 use super::{CollectionContext, Collector};
@@ -11,11 +11,11 @@ use crate::step_metrics::StepMetrics;
 use crate::{Error, Result};
 
 impl Collector {
-    /// Generates for the next prompts until there are enough with differing rewards for a generation. Each attempt counts as a
-    /// generation, so it has its own random numbers.
+    /// Generates for further prompts until enough of them have differing rewards for a generation. Each attempt counts as a generation, so
+    /// it has its own random numbers.
     ///
     /// # Errors
-    /// If `max_num_gen_batches` generations have too few of them.
+    /// If `max_num_gen_batches` generations have too few such prompts.
     pub(super) fn generated_with_spread(
         &mut self,
         filter: &GroupFilter,
@@ -62,7 +62,7 @@ fn measured(rewards: &[Option<RewardTotal>], kept: usize, groups: usize) -> Vec<
 }
 
 impl Experience {
-    /// Returns only the completions of these prompts, in order, without anything computed after the rewards.
+    /// Returns only the completions of these prompts, in order, without what was computed after the rewards.
     fn only(self, kept: &[usize]) -> Self {
         let rows: Vec<usize> = kept.iter().flat_map(|&prompt| self.rows(prompt..prompt + 1)).collect();
         let place = |prompt: usize| kept.partition_point(|&other| other < prompt);
@@ -77,7 +77,7 @@ impl Experience {
     }
 }
 
-/// Returns the items at these positions, which are ascending.
+/// Returns the items at these ascending positions.
 fn select<T>(things: Vec<T>, places: &[usize]) -> impl Iterator<Item = T> {
     let mut places = places.iter().peekable();
     things.into_iter().enumerate().filter_map(move |(at, thing)| places.next_if(|place| **place == at).map(|_| thing))
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(sums(None), [Some(1.0), Some(1.0), None]);
         assert_eq!(sums(Some("b")), [Some(0.0), Some(0.5), None]);
         assert!(!differ(&totals(&columns, None)) && differ(&totals(&columns, Some("a"))));
-        // Ten million and minus ten million leave the rounding of ten million.
+        // The sum of ten million and minus ten million has the rounding error of ten million.
         let (up, down) = ([Some(1e7), Some(1e7)], [Some(-1e7), Some(-1e7 + 1.0)]);
         assert!(!differ(&totals(&[column("up", 1.0, &up), column("down", 1.0, &down)], None)));
     }

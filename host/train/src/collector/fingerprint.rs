@@ -1,4 +1,4 @@
-//! Which version of the policy wrote completions, as the log of rollouts names it.
+//! Identifies the policy version that wrote completions in the rollout log.
 
 use crate::Result;
 use crate::config::hex;
@@ -8,10 +8,10 @@ use crate::rollout_log::RolloutLogEntry;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 
-/// Number of versions that are remembered: more than completions are old.
+/// Number of versions that are remembered: more than the maximum staleness of completions.
 const MOST_VERSIONS: usize = 4096;
 
-/// A version of the policy, as the log names it.
+/// A version of the policy, as the rollout log identifies it.
 #[derive(Clone)]
 pub(super) struct Fingerprint {
     /// Number of updates.
@@ -20,14 +20,14 @@ pub(super) struct Fingerprint {
     pub weights: String,
 }
 
-/// The checksums of a policy's trained weights, each computed once for a version.
+/// Checksums of a policy's trained weights, computed once per version.
 #[derive(Default)]
 pub(super) struct Fingerprints {
     versions: BTreeMap<u64, String>,
 }
 
 impl Fingerprints {
-    /// Returns the version with its checksum.
+    /// Returns the fingerprint of this version.
     pub(super) fn of_version(&mut self, policy: &PolicyModel, version: u64) -> Result<Fingerprint> {
         let weights = match self.versions.get(&version) {
             Some(weights) => weights.clone(),
@@ -40,7 +40,7 @@ impl Fingerprints {
         Ok(Fingerprint { version, weights })
     }
 
-    /// Returns whether other weights than those of this version wrote an entry's completions, as far as that is known.
+    /// Returns whether an entry's completions are known to be written by other weights than those of its version.
     pub(super) fn differ(&self, entry: &RolloutLogEntry) -> bool {
         self.versions.get(&entry.version).is_some_and(|weights| *weights != entry.weights)
     }
@@ -62,7 +62,7 @@ impl Fingerprint {
     }
 }
 
-/// Returns the beginning of a hash, in hexadecimal.
+/// Returns the first digits of a hash, in hexadecimal.
 pub(super) fn short(hash: Sha256) -> String {
     hex(&hash.finalize()[..16])
 }

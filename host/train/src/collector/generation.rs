@@ -31,27 +31,27 @@ use serde_json::json;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Number of consecutive generations without a score, and without errors, that ends a run.
+/// Number of consecutive generations without a score and without errors after which a run ends.
 const MOST_UNSCORED: u64 = 16;
 
 /// Distinguishes the seeds of estimates from those of losses and dropout.
 const ESTIMATE_SEEDS: u64 = 0x6573_7469;
 
-/// The columns with an episode's whole conversation, and with the reward of each turn.
+/// Columns with an episode's conversation and with the rewards of its turns.
 const EPISODE_COLUMNS: [&str; 2] = ["messages", "turn_rewards"];
 
 /// Completions of prompts, in the order of the prompts.
 struct GeneratedCompletions {
     rollouts: Vec<Rollout>,
     texts: Vec<String>,
-    /// Empty without an environment.
+    /// Outcomes of the episodes; empty without an environment.
     episodes: Vec<EpisodeOutcome>,
-    /// Whether this process did not compute its part.
+    /// Whether another process, or an earlier run, computed them.
     elsewhere: bool,
 }
 
 impl Collector {
-    /// Generates completions and has them scored.
+    /// Generates completions and scores them.
     pub(crate) fn roll_out_and_score(
         &mut self,
         prompts: Vec<Arc<Prompt>>,
@@ -76,7 +76,7 @@ impl Collector {
         Ok((experience, figures))
     }
 
-    /// Computes the other columns of scored completions that the algorithm requests.
+    /// Computes the other columns that the algorithm needs for scored completions.
     pub(super) fn compute_columns(&self, experience: &mut Experience, with: &CollectionContext<'_>) -> Result<StepMetrics> {
         let mut figures = StepMetrics::start();
         if let Some(reference) = self.reference_logp(experience)? {
@@ -94,7 +94,7 @@ impl Collector {
         Ok(figures)
     }
 
-    /// Has the algorithm estimate the advantages of generated completions, or choose pairs among them.
+    /// Lets the algorithm estimate advantages of generated completions, or choose pairs among them.
     pub(super) fn estimate_advantages(
         &self,
         experience: &mut Experience,
@@ -142,7 +142,7 @@ impl Collector {
         }
     }
 
-    /// Generates completions of all prompts; this rank those of its `own`.
+    /// Generates completions of all prompts; this rank generates those of its `own`.
     fn roll_out(
         &mut self,
         with: &mut CollectionContext<'_>,
@@ -174,7 +174,7 @@ impl Collector {
         episodes::fatal(&rolled_out.episodes, &with.plugins.partners()).map_or(Ok(rolled_out), Err)
     }
 
-    /// Has all completions scored, and reports errors.
+    /// Scores all completions and reports errors.
     fn score(&mut self, e: &mut Experience, with: &mut CollectionContext<'_>) -> Result<StepMetrics> {
         let step = with.at.step;
         let mut batch = batch(step, &e.prompts, &self.data.columns_with(&e.prompts), &e.rollouts, &e.texts);
@@ -193,7 +193,7 @@ impl Collector {
             failures.extend(failures_of(&e.episodes, place, &name));
             columns.push(RewardScoreColumn { name, weight, values });
         }
-        // A failed episode costs its row, whoever else could score it.
+        // The row of a failed episode gets no score, even from other rewards.
         for (row, _) in e.episodes.iter().enumerate().filter(|(_, episode)| episode.failed.is_some()) {
             columns.iter_mut().for_each(|column| column.values[row] = None);
         }
@@ -212,14 +212,13 @@ impl Collector {
         Ok(figures)
     }
 
-    /// Counts generations in a row of which nothing could be scored.
+    /// Counts consecutive generations in which nothing could be scored.
     ///
     /// # Errors
     /// If there are too many, or rewards failed.
     fn count_unscored(&mut self, with: &CollectionContext<'_>, scorable: bool, went_well: bool) -> Result<()> {
         let step = with.at.step;
-        // A small generation may be of rows that no reward has anything to say of, and the next
-        // one of others; many in a row are a mistake. An evaluation comes between them.
+        // A small generation may have only rows that no reward scores; many in a row are a mistake. Evaluations in between don't count.
         let in_a_row = if with.phase == Phase::Eval { 0 } else { self.counters.unscored };
         self.counters.unscored = if scorable { 0 } else { in_a_row + 1 };
         if scorable {
@@ -237,8 +236,8 @@ impl Collector {
         Ok(())
     }
 
-    /// Computes the policy's log-probabilities with a training forward pass, if that is requested and useful: in later updates,
-    /// or for a divergence from the reference model.
+    /// Computes the policy's log-probabilities with a training forward pass, if they are needed and useful: in later updates, or for a
+    /// divergence from the reference model.
     fn recompute(&self, e: &mut Experience, with: &CollectionContext<'_>) -> Result<StepMetrics> {
         let mut figures = StepMetrics::start();
         let is_stale = e.rollouts.iter().any(|rollout| rollout.policy_version != with.at.step);
@@ -264,7 +263,7 @@ impl Collector {
         Ok(Some(self.world.concat("values", own)?))
     }
 
-    /// Returns the work of a generation, of which this process handled its `own` prompts.
+    /// Returns the work of a generation; this process handled its `own` prompts.
     fn work(&self, with: &CollectionContext<'_>, prompts: &[Arc<Prompt>], own: Range<usize>, rollouts: &[Rollout]) -> StepWork {
         let mut asked: Vec<(&[u32], Vec<usize>)> =
             prompts[own.clone()].iter().map(|prompt| (&prompt.tokens[..], Vec::new())).collect();
@@ -287,7 +286,7 @@ impl Collector {
     }
 }
 
-/// Returns the work of writing completions, without what computing them took.
+/// Returns the work of generation, without its time.
 fn written(rollouts: &[Rollout]) -> StepWork {
     StepWork { generated: rollouts.iter().map(|rollout| rollout.sampled() as u64).sum(), ..StepWork::default() }
 }
@@ -301,12 +300,12 @@ fn judged(batch: RewardBatch, e: &Experience, has_models: bool) -> ScoringBatch 
         true => e.prompts.clone(),
         false => e.rollouts.iter().map(|rollout| e.prompts[rollout.prompt].clone()).collect(),
     };
-    // Conversations are long, and plugins see them in a column.
+    // Conversations are long; plugins read them from a column.
     let episodes = if has_models { e.episodes.iter().enumerate().map(told).collect() } else { Vec::new() };
     ScoringBatch { batch, prompts, episodes }
 }
 
-/// Gives each episode its own prompt in a batch, with the conversation and the rewards of its turns as columns.
+/// Gives each episode its own prompt in a batch, with columns of the conversation and of the turns' rewards.
 fn by_episode(batch: &mut RewardBatch, episodes: &[EpisodeOutcome]) {
     if episodes.is_empty() {
         return;
@@ -324,7 +323,7 @@ fn by_episode(batch: &mut RewardBatch, episodes: &[EpisodeOutcome]) {
     batch.prompt_of = (0..episodes.len() as u32).collect();
 }
 
-/// Returns the reports on the failed episodes of an environment or agent, one for each reason.
+/// Returns the failures of an environment's or agent's episodes, one report per reason.
 fn failures_of(episodes: &[EpisodeOutcome], environment: usize, name: &str) -> Vec<RewardFailure> {
     let mut all: Vec<RewardFailure> = Vec::new();
     for (row, episode) in episodes.iter().enumerate().filter(|(_, episode)| episode.environment == environment) {
@@ -338,8 +337,8 @@ fn failures_of(episodes: &[EpisodeOutcome], environment: usize, name: &str) -> V
 }
 
 /// Returns a generation as algorithms see it, with the columns that they need. While the policy still equals the reference, both get
-/// bit-identical log-probabilities: those of generation and of the reference's forward pass differ by rounding, which a divergence in
-/// the reward would turn into advantages.
+/// bit-identical log-probabilities: generation and the reference's forward pass differ by rounding, which a divergence in the reward would
+/// turn into advantages.
 fn generation_seen(e: &Experience, needs: &NeededInputs, at: PolicyProgress, plan: &RolloutPlan) -> ScoredGeneration {
     let rows = e.rollouts.len();
     let column = |name: &str| match name {
@@ -395,8 +394,8 @@ fn reward_metrics(RewardScoreColumn { name, values, .. }: &RewardScoreColumn) ->
     metrics
 }
 
-/// Returns, for each of several rewards, in which part of the groups its scores differ (`rewards/<name>/varies`), in which part of those that
-/// teach something only its scores differ (`/alone`), and its share of the advantages (`/share`).
+/// Returns, for each of several rewards: the fraction of groups in which its scores differ (`rewards/<name>/varies`), the fraction of
+/// informative groups in which only its scores differ (`/alone`), and its share of the advantages (`/share`).
 fn group_metrics(e: &Experience) -> Vec<Metric> {
     let rewards: Vec<&RewardScoreColumn> = e.rewards.iter().filter(|reward| reward.weight != 0.0).collect();
     if rewards.len() < 2 {
@@ -423,7 +422,7 @@ fn group_metrics(e: &Experience) -> Vec<Metric> {
     metrics
 }
 
-/// Lengths of completions, and of those that ended by themselves: of episodes, those whose turns all did.
+/// Returns the length metrics of completions, and of those that ended by themselves; an episode counts as ended if all of its turns did.
 fn length_metrics(rollouts: &[Rollout], episodes: &[EpisodeOutcome]) -> Vec<Metric> {
     let of_turns = |row: usize| Some(episodes.get(row)?.turns.iter().all(|turn| turn.finished));
     let ended = |row: usize| of_turns(row).unwrap_or(rollouts[row].finished);

@@ -1,4 +1,4 @@
-//! Rollouts that this process writes itself: by its decoder, or in episodes.
+//! Rollouts that this process generates: with its decoder, or in episodes.
 
 use super::super::dataset::Prompt;
 use super::super::phase::Phase;
@@ -10,22 +10,22 @@ use crate::rollout::Rollout;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Decodes completions of one turn in this process, on the CPU or a device.
+/// Decodes single-turn completions in this process, on the CPU or a device.
 pub(super) struct DecoderSource {
     turns: Rc<TurnGenerator>,
     kept: Option<CachedPromptPass>,
 }
 
-/// The pass over the prompts of the newest generation.
+/// The pass over the prompts of the latest generation.
 struct CachedPromptPass {
-    /// The version of the policy that made it.
+    /// Policy version of the pass.
     version: u64,
     prompts: Vec<Arc<Prompt>>,
     pass: PromptPass,
 }
 
 impl DecoderSource {
-    /// Creates a source that decodes with these settings.
+    /// Creates a source with these settings.
     pub(super) fn new(turns: Rc<TurnGenerator>) -> Self {
         Self { turns, kept: None }
     }
@@ -56,7 +56,7 @@ pub(super) struct EpisodeSource {
 }
 
 impl EpisodeSource {
-    /// Creates a source that plays with these settings.
+    /// Creates a source with these settings.
     pub(super) fn new(turns: Rc<TurnGenerator>) -> Self {
         Self { turns }
     }
@@ -68,7 +68,7 @@ impl RolloutSource for EpisodeSource {
             return Err(Error::Bug("episodes without an environment"));
         }
         let model = self.turns.decoding(policy.policy, request.phase)?;
-        // Evaluations play the same episodes again and again, which a server has to be asked for again.
+        // Evaluations repeat the same episodes, but must contact servers again for each version.
         let scope = if request.phase == Phase::Eval { 1 + policy.version } else { 0 };
         let mut played = self.turns.play(&model, request, scope)?;
         stamp(&mut played.rollouts, policy.version);

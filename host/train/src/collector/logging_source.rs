@@ -1,4 +1,4 @@
-//! A source whose rollouts are kept in the run's log, so that a resumed run trains on those that its policy has written before.
+//! A rollout source with a log, so that a resumed run trains on the same completions as before.
 
 use super::episode_store::EpisodeStore;
 use super::fingerprint::{Fingerprint, Fingerprints, short};
@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Keeps a log of what another source writes. A generation that is in the log already, and that a policy of the same weights has written for
-/// the same prompts, is read instead.
+/// Logs the rollouts of another source. A generation that is already in the log, for the same prompts and from a policy with the same
+/// weights, is read instead of generated.
 pub(super) struct LoggingSource {
     source: Box<dyn RolloutSource>,
     kept: Kept,
@@ -30,26 +30,26 @@ pub(super) struct LoggingSource {
     /// The step that the run resumed from, or 0.
     first_version: u64,
     world: Rc<World>,
-    /// Of the first rank.
+    /// Log of the run, on the first rank.
     log: Option<RolloutLog>,
     fingerprints: Fingerprints,
-    /// Episodes of this rank that have ended in the generation under way.
+    /// Finished episodes of this rank in the current generation.
     episodes: Option<RolloutLog>,
-    /// Generations that were begun ahead, or that are in the log and need not be.
+    /// Generations that were begun ahead, or that need not be since the log has them.
     begun: BTreeMap<u64, PrefetchedGeneration>,
-    /// Places of checkpoints that may not be on disk yet.
+    /// Positions of checkpoints that may not be on disk yet.
     saves: Vec<SavedPlace>,
 }
 
 /// A generation that was begun ahead.
 enum PrefetchedGeneration {
-    /// The source writes it with this version of the policy.
+    /// The source generates it with this version of the policy.
     Writing(Fingerprint),
-    /// It is in the log.
+    /// The log has the generation.
     InLog,
 }
 
-/// What determines completions besides weights, prompts and requests.
+/// Settings that determine completions, apart from weights, prompts and requests.
 #[derive(Clone)]
 pub(super) struct GenerationSettings {
     text: String,
@@ -57,11 +57,11 @@ pub(super) struct GenerationSettings {
 }
 
 impl GenerationSettings {
-    /// Creates those of a run with this plan.
+    /// Creates the settings of a run with this plan.
     pub(super) fn new(plan: &RolloutPlan) -> Self {
         let RolloutPlan { seed, dtype, max_completion_length, stop, episode_limits, agent, .. } = plan;
         let mut agent = json!(agent);
-        // How much its reward counts decides nothing.
+        // The weight of its reward does not change completions.
         agent.as_object_mut().map(|agent| agent.remove("weight"));
         let text = format!("{seed} {dtype:?} {max_completion_length} {stop:?} {episode_limits:?} {agent}");
         Self { text, has_episodes: plan.has_episodes() }
@@ -72,7 +72,7 @@ impl GenerationSettings {
         self.has_episodes
     }
 
-    /// Returns the digest of what determines the completions of a request, apart from weights and prompts.
+    /// Returns a digest of what determines the completions of a request, apart from weights and prompts.
     pub(super) fn digest(&self, request: &RolloutRequest<'_>) -> String {
         let RolloutRequest { samples, sampling, logp_temperature, environments, .. } = request;
         let mut hash = Sha256::new();
@@ -84,12 +84,12 @@ impl GenerationSettings {
     }
 }
 
-/// What all ranks' requests for a generation have in common.
+/// Identity of a generation, common to all ranks' requests.
 pub(super) struct GenerationIdentity {
     pub key: GenerationKey,
     /// Digest of all prompts.
     pub prompts: String,
-    /// The number of prompts of the ranks before this one, and of all.
+    /// Number of prompts of the lower ranks, and number of all prompts.
     first: usize,
     all: usize,
     is_first_rank: bool,
@@ -120,10 +120,10 @@ impl GenerationIdentity {
         Ok(Self { key, prompts, first, all, is_first_rank: world.is_first() })
     }
 
-    /// Returns this rank's part of a generation of the log.
+    /// Returns this rank's part of a logged generation.
     ///
     /// # Errors
-    /// Says what does not fit, if the generation is not one of these prompts and this policy.
+    /// The mismatch, if the generation does not belong to these prompts and this policy.
     pub(super) fn own_part(
         &self,
         generation: LoggedGeneration,
@@ -163,13 +163,13 @@ impl GenerationIdentity {
     }
 }
 
-/// Returns the folder of this rank's episodes of a generation that is under way.
+/// Returns the folder of this rank's episodes in the current generation.
 fn unfinished(run: &Path, world: &World) -> PathBuf {
     RunFiles(run).rollouts().join(format!("unfinished-{}", world.rank()))
 }
 
 impl LoggingSource {
-    /// Creates a source that logs what `source` writes for a run with this plan.
+    /// Creates a source that logs the rollouts of `source`, for a run with this plan.
     ///
     /// # Errors
     /// If there is a log that can't be read.
@@ -182,7 +182,7 @@ impl LoggingSource {
     }
 
     /// Returns whether the log has this generation, for the same prompts and from this policy or, if it was begun ahead, from one that the
-    /// run had before it resumed. If another policy has written it, the run has taken another way from here on, and forgets what came after.
+    /// run had before it resumed. If another policy wrote it, the run diverges from the logged one here, so later entries are dropped.
     fn is_logged(&mut self, identity: &GenerationIdentity, sampling: &str, fingerprint: &Fingerprint) -> Result<bool> {
         let (log, first_version) = (&mut self.log, self.first_version);
         self.world.broadcast("whether a generation is in the rollout log", || {
@@ -199,7 +199,7 @@ impl LoggingSource {
         })
     }
 
-    /// Reads this rank's part of a generation; none if its file is gone or damaged, which costs only that it is written again.
+    /// Reads this rank's part of a generation; none if its file is missing or damaged, in which case it is generated again.
     fn read(
         &self,
         identity: &GenerationIdentity,
@@ -226,7 +226,7 @@ impl LoggingSource {
         Ok(Some(batch))
     }
 
-    /// Has the source write a generation. Episodes of it that had ended before the run was interrupted are not played again.
+    /// Generates with the underlying source. Episodes that had ended before the run was interrupted are not played again.
     fn write(
         &mut self,
         request: &RolloutRequest<'_>,
@@ -247,7 +247,7 @@ impl LoggingSource {
         batch
     }
 
-    /// Adds a generation to the log: the ranks' parts together.
+    /// Gathers the ranks' parts of a generation and adds them to the log.
     fn append(
         &mut self,
         identity: GenerationIdentity,
@@ -288,7 +288,7 @@ fn append_parts(
         generation.metrics.append(&mut part.metrics);
     }
     let GenerationIdentity { key, prompts, .. } = identity;
-    // The run ends on these, and somebody will see to their agent first.
+    // The run ends with these failures, and their agent will be fixed before it resumes.
     if !generation.episodes.is_empty() && generation.episodes.iter().all(|episode| episode.failed.is_some()) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! The source of experience: takes prompts from the dataset, has completions generated and scored, and splits the result into
+//! The source of experience: draws prompts from the dataset, has completions generated and scored, and splits the result into
 //! micro-batches.
 
 mod agents;
@@ -86,7 +86,7 @@ pub(super) struct CollectorCounters {
     pub passes_left: u64,
 }
 
-/// A position in the data, with the micro-batches that wait there.
+/// A position in the data, with the micro-batches that are waiting there.
 #[derive(Clone)]
 pub(super) struct Position {
     pub cursor: Cursor,
@@ -95,8 +95,7 @@ pub(super) struct Position {
     pub counters: CollectorCounters,
 }
 
-/// The source of experience: takes prompts from the dataset, has completions generated and scored, and splits the result into
-/// micro-batches.
+/// Collects experience: draws prompts from the dataset, has completions generated and scored, and splits the result into micro-batches.
 pub(super) struct Collector {
     world: Rc<World>,
     sequences: Rc<dyn SequenceSource>,
@@ -106,14 +105,14 @@ pub(super) struct Collector {
     turns: Rc<TurnGenerator>,
     source: Box<dyn RolloutSource>,
     compared: ComparedModels,
-    /// The longest sequence of given completions.
+    /// Length of the longest sequence with a given completion, in tokens.
     longest: usize,
     /// Micro-batches waiting to be trained on.
     pending: VecDeque<MicroBatch>,
     counters: CollectorCounters,
 }
 
-/// Where the sequences of a run come from: what collecting, preparing and recording an experience differ in.
+/// The origin of a run's sequences: how an experience is collected, prepared and recorded.
 trait SequenceSource {
     /// Collects an experience from these prompts; random numbers depend on the `generation`.
     ///
@@ -127,7 +126,7 @@ trait SequenceSource {
         with: &mut CollectionContext<'_>,
     ) -> Result<(Experience, StepMetrics)>;
 
-    /// Gives a collected experience what its loss is a sum over: advantages, pairs, or the tokens that are learned.
+    /// Adds what the loss sums over to a collected experience: advantages, pairs, or a mask of learned tokens.
     ///
     /// # Errors
     /// If the algorithm fails.
@@ -138,7 +137,7 @@ trait SequenceSource {
         with: &mut CollectionContext<'_>,
     ) -> Result<StepMetrics>;
 
-    /// Gives waiting experiences what the algorithm now needs of them and what they lack.
+    /// Adds the columns that the algorithm needs and waiting experiences lack.
     ///
     /// # Errors
     /// If the algorithm fails.
@@ -152,10 +151,10 @@ trait SequenceSource {
     -> Result<StepMetrics>;
 }
 
-/// Returns what writes the completions of a run with this plan, and keeps a log of them if it says so.
+/// Returns the rollout source of a run with this plan, with a log if the plan has one.
 ///
 /// # Errors
-/// If the log of this run, or of the one that it repeats, can't be read.
+/// If the log of this run, or of the one that it replays, can't be read.
 fn source_of(
     plan: &Rc<RolloutPlan>,
     turns: &Rc<TurnGenerator>,
@@ -182,20 +181,20 @@ fn source_of(
 }
 
 impl Collector {
-    /// Returns the bytes of weights that a generation in training copies; 0 if the policy writes no completions.
+    /// Returns the bytes of weights that a training generation copies; 0 if this process generates no completions.
     pub(super) fn copied_bytes(&self, policy: &PolicyModel) -> Result<usize> {
         let generates = self.batching.groups.is_some() && self.rollout.servers.is_none();
         let decoding = generates.then(|| self.turns.decoding(policy, Phase::Train)).transpose()?;
         Ok(decoding.map_or(0, |decoding| decoding.copied_bytes()))
     }
 
-    /// Returns whether collecting experience reads the policy outside of its passes.
+    /// Returns whether collecting experience reads the policy outside of its training passes.
     pub(super) fn reads_policy(&self) -> bool {
         self.batching.groups.is_some()
     }
 
-    /// Gives waiting experiences what the algorithm now needs of them and what they lack. Returns whether [`Collector::next`] will read
-    /// the policy for `count` micro-batches.
+    /// Adds the columns that the algorithm needs and waiting experiences lack. Returns whether [`Collector::next`] will read the policy for
+    /// `count` micro-batches.
     ///
     /// # Errors
     /// If the algorithm fails.
@@ -204,8 +203,8 @@ impl Collector {
         Ok(self.reads_policy() && self.pending.len() < count)
     }
 
-    /// Returns the next `count` micro-batches of all ranks together, or the rest of the epoch, as in transformers: no update
-    /// mixes rows of two epochs. All are collected before any is trained on, since a loss is normalised by the whole step.
+    /// Returns the next `count` micro-batches of all ranks together, or the rest of the epoch, as in transformers: no update mixes rows of
+    /// two epochs. All are collected before training begins on any, since a loss is normalised by the whole step.
     pub(super) fn next(&mut self, count: usize, with: &mut CollectionContext<'_>) -> Result<(Vec<MicroBatch>, StepMetrics)> {
         let (mut taken, mut figures) = (Vec::with_capacity(count), StepMetrics::start());
         while taken.len() < count {
@@ -226,8 +225,8 @@ impl Collector {
         Ok((taken, figures))
     }
 
-    /// Has the algorithm estimate the columns that its loss needs and that waiting completions lack: those that were generated under
-    /// another algorithm, before a swap or in the run that this one continues.
+    /// Lets the algorithm estimate the columns that its loss needs and waiting completions lack: those generated under another algorithm,
+    /// before a swap or in the run that this one continues.
     fn estimate_anew(&mut self, with: &mut CollectionContext<'_>) -> Result<()> {
         if with.plugins.needs().has(TURN_REWARD) {
             self.drop_without_turns(with.plugins);
@@ -253,7 +252,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Drops waiting completions that lack estimates and whose turns are not known, as after a resume: they can't be estimated from the
+    /// Drops waiting completions that lack estimates and whose turns are not known, as after resuming: they can't be estimated from the
     /// rewards of turns.
     fn drop_without_turns(&mut self, plugins: &RunPlugins) {
         let before = self.pending.len();
@@ -270,21 +269,21 @@ impl Collector {
         }
     }
 
-    /// Returns the pass over the prompts of a step's micro-batches, if the source has kept it: then training need not repeat it.
+    /// Returns the pass over the prompts of a step's micro-batches, if the source has kept it, so that training need not repeat it.
     pub(super) fn take_prompt_pass(&mut self, micro_batches: &[MicroBatch], at: PolicyProgress) -> Option<PromptPass> {
         let [micro_batch] = micro_batches else { return None };
         let prompts = &micro_batch.experience.prompts;
         self.source.take_prompt_pass(&prompts[self.world.share(prompts.len())], at.step)
     }
 
-    /// Returns whether the completions of so many prompts are one micro-batch and the only one of their step.
+    /// Returns whether the completions of this many prompts are one micro-batch, and the only one of their step.
     fn trains_at_once(&self, prompts: usize, phase: Phase) -> bool {
         let whole = self.batching.accumulation == 1 && self.batching.max_tokens.is_none();
         whole && phase == Phase::Train && self.batching.filter.is_none() && self.parts_of(prompts) == 1
     }
 
-    /// Collects one more generation, split into `num_iterations` rounds of `steps_per_generation` micro-batches, or the dataset's
-    /// next pairs or completions as one micro-batch.
+    /// Collects one more generation, split into `num_iterations` rounds of `steps_per_generation` micro-batches, or the dataset's next
+    /// pairs or completions as one micro-batch.
     fn refill(&mut self, with: &mut CollectionContext<'_>) -> Result<StepMetrics> {
         let (mut experience, mut figures) = if let Some(filter) = self.batching.clone().filter.as_ref() {
             self.generated_with_spread(filter, with)?
@@ -312,7 +311,7 @@ impl Collector {
         Ok(figures)
     }
 
-    /// Returns the number of micro-batches that so many prompts give; the last of an epoch may give fewer.
+    /// Returns the number of micro-batches that this many prompts give; the last ones of an epoch may give fewer.
     fn parts_of(&self, prompts: usize) -> usize {
         let whole = self.batching.passes.micro_batches;
         if self.batching.epoch.drops_rest { whole } else { whole.min(prompts.div_ceil(self.batching.sizes.micro_batch)) }
@@ -330,8 +329,8 @@ impl Collector {
         Ok(prompts)
     }
 
-    /// Splits a generation into other mini-batches, for its next pass. Prompts are shuffled, so each prompt's completions stay together.
-    /// The order follows from the seed, the generation and the pass.
+    /// Splits a generation into different mini-batches for its next pass. Prompts are shuffled, so each prompt's completions stay together.
+    /// The order depends on the seed, the generation and the pass.
     fn reshuffle(&mut self, experience: &Experience) {
         let CollectorCounters { generation, passes_left, .. } = self.counters;
         let seed = mixed_bits(self.batching.seed ^ mixed_bits(generation));
@@ -343,8 +342,8 @@ impl Collector {
         self.counters.passes_left -= 1;
     }
 
-    /// Collects experience from these prompts, to be scored: the policy's own completions, whose random numbers depend on the
-    /// `generation`, or the dataset's.
+    /// Collects experience from these prompts, to be scored: the policy's own completions, whose random numbers depend on the `generation`,
+    /// or those of the dataset.
     pub(super) fn collect(
         &mut self,
         prompts: Vec<Arc<Prompt>>,
@@ -354,7 +353,7 @@ impl Collector {
         self.sequences.clone().collect(self, prompts, generation, with)
     }
 
-    /// Gives an experience what its loss is a sum over: advantages, pairs, or the tokens that are learned.
+    /// Adds what the loss sums over to an experience: advantages, pairs, or a mask of learned tokens.
     pub(super) fn prepare(&self, experience: &mut Experience, with: &mut CollectionContext<'_>) -> Result<StepMetrics> {
         self.sequences.prepare(self, experience, with)
     }
@@ -366,7 +365,7 @@ impl Collector {
         Ok(self.world.concat("a column", own.concat())?)
     }
 
-    /// Returns the rows of this rank's prompts, in parts that go through a model together.
+    /// Returns the rows of this rank's prompts, in parts that pass through a model together.
     fn own_parts(&self, e: &Experience) -> Vec<Range<usize>> {
         let rows = e.rows(self.world.share(e.prompts.len()));
         batches_of(e, rows, self.batching.rows, self.batching.max_tokens)
@@ -381,13 +380,13 @@ impl Collector {
         Ok(self.world.concat("a column", own.concat())?)
     }
 
-    /// Returns the divisor of logits: that of training.
+    /// Returns the divisor of logits in training.
     fn temperature(&self) -> f32 {
         self.rollout.sampling.logp_temperature
     }
 
-    /// Returns the number of epochs that this many steps take, including the fraction of the last one; if prompts are skipped,
-    /// the number so far.
+    /// Returns the number of epochs that this many steps take, including a fraction of the last one; if prompts are skipped, the number so
+    /// far.
     pub(super) fn epochs(&self, steps: u64) -> f64 {
         if self.batching.epoch.filters_prompts {
             return self.data.passes();
@@ -403,21 +402,21 @@ impl Collector {
         (steps / updates) as f64 + begun
     }
 
-    /// Returns how many micro-batches of what was drawn have not been trained on.
+    /// Returns the number of drawn micro-batches that have not been trained on.
     fn waiting(&self) -> usize {
         let passes = self.counters.passes_left as usize * self.batching.passes.micro_batches;
         self.pending.len() + passes + self.data.ahead() * self.batching.micro_batches_per_generation()
     }
 
-    /// Forgets what is kept of rollouts for a resumed run and is in a checkpoint: another one is about to be written.
+    /// Deletes rollout data that was kept for resuming and is now in a checkpoint, before another checkpoint is written.
     ///
     /// # Errors
-    /// If it can't be removed.
+    /// If it can't be deleted.
     pub(super) fn before_save(&mut self, step: u64, is_saved: &dyn Fn(u64) -> bool) -> Result<()> {
         self.source.before_save(SavedPlace { step, generation: self.counters.generation }, is_saved)
     }
 
-    /// Continues in another place, where the run's folder has gone.
+    /// Follows the run's folder to a new path.
     pub(super) fn relocate(&mut self, run: &Path) {
         self.source.relocate(run);
     }

@@ -1,4 +1,4 @@
-//! Generates ahead: while training learns from a generation, servers write the next ones.
+//! Generates ahead: while training learns from one generation, servers write the next ones.
 
 use super::source::PolicyVersion;
 use super::{CollectionContext, Collector};
@@ -8,14 +8,14 @@ use crate::step_metrics::StepMetrics;
 use std::sync::Arc;
 
 impl Collector {
-    /// Returns how many generations may be begun before training begins to learn from the one before them.
+    /// Returns how many generations may be begun before training starts on the one before them.
     fn generations_ahead(&self) -> usize {
         let most = self.rollout.servers.as_ref().map_or(0, |servers| servers.max_staleness);
         usize::try_from(most).unwrap_or(usize::MAX) / self.batching.updates_per_generation()
     }
 
-    /// Returns the prompts of the next generation. If some are generated ahead, begins so many with the present policy. A resumed run draws
-    /// and begins them again, so that no prompt is skipped or repeated.
+    /// Returns the prompts of the next generation. If generations are written ahead, also begins as many as allowed with the current
+    /// policy. A resumed run draws and begins them again, so that no prompt is skipped or repeated.
     pub(super) fn next_prompts(
         &mut self,
         figures: &mut StepMetrics,

@@ -13,35 +13,34 @@ use std::sync::Arc;
 /// Prompts, and the order in which they are drawn.
 pub(crate) struct PromptLoader {
     prompts: PromptSet,
-    /// Hash of what determines the prompts and their columns.
+    /// Hash of everything that determines the prompts and their columns.
     fingerprint: String,
     /// Names of the dataset's other columns.
     columns: Vec<String>,
     loader: Loader,
-    /// Prompts that are taken together, if each of the loader's rows stands for several.
+    /// Positions of prompts that are drawn together, if each of the loader's rows stands for several.
     packs: Option<Vec<Vec<usize>>>,
-    /// Which prompts are skipped, if some are.
+    /// Skips prompts, if configured.
     skipping: Option<PromptSkipper>,
-    /// What was drawn ahead of training, in order.
+    /// Batches that were drawn ahead of training, in order.
     ahead: VecDeque<DrawnBatch>,
 }
 
-/// A place in the order of prompts.
+/// A position in the order of prompts.
 pub(super) struct PromptPosition {
     cursor: Cursor,
     streaks: Streaks,
     begins_epoch: bool,
 }
 
-/// Prompts that were drawn before training needs them.
+/// A batch that was drawn before training needs it.
 struct DrawnBatch {
     prompts: Vec<Arc<Prompt>>,
     position: PromptPosition,
 }
 
 impl PromptLoader {
-    /// Creates the data from prompts. The loader draws them by their rows or by those of `packs`; `evaluated` may have further
-    /// columns.
+    /// Creates a loader of prompts. It draws them by their rows or by those of `packs`; `evaluated` may have further columns.
     ///
     /// # Errors
     /// If they can't be hashed.
@@ -65,16 +64,16 @@ impl PromptLoader {
         })
     }
 
-    /// Skips prompts as the configuration says.
+    /// Skips prompts as configured.
     #[must_use]
     pub(crate) fn with_skipping(self, config: &RunConfig) -> Self {
         Self { skipping: PromptSkipper::from_config(config), ..self }
     }
 
-    /// Returns the next batch, and the number of prompts that were skipped for it, if some may be.
+    /// Returns the next batch, and the number of prompts that were skipped for it, if any may be.
     ///
     /// # Errors
-    /// If a row has changed since it was read first. Of rows that are judged now, if one ends the run, or too few can be used.
+    /// If a row has changed since it was first read; for rows that are judged only now, if one ends the run or too few can be used.
     pub(super) fn next(&mut self, batching: &Batching) -> Result<(Vec<Arc<Prompt>>, Option<usize>)> {
         let (rows, skipped) = match &self.skipping {
             _ if self.prompts.are_drawn() => self.next_drawn(batching)?,
@@ -91,14 +90,14 @@ impl PromptLoader {
         Ok((prompts?, skipped))
     }
 
-    /// Returns the next rows that can be used, which are judged now if they were not before.
+    /// Returns the next usable rows, judging those that were not judged before.
     fn next_drawn(&mut self, batching: &Batching) -> Result<(Vec<usize>, Option<usize>)> {
         let (prompts, skipping) = (&self.prompts, self.skipping.as_ref());
         let skips = |epoch, row| skipping.is_some_and(|skipping| skipping.skips(epoch, row));
         let (rows, skipped) = self.loader.next_usable(|rows| prompts.usable(rows), skips)?;
         let (batch, takes_rest) = self.loader.batch();
         if rows.len() < batch && (!takes_rest || rows.is_empty()) {
-            // All rows were judged.
+            // By now, all rows have been judged.
             let usable = prompts.usable_so_far()?;
             return Err(batching.too_few(usable));
         }
@@ -110,12 +109,12 @@ impl PromptLoader {
         self.ahead.len()
     }
 
-    /// Returns the place of the next batch to be drawn, and whether it begins an epoch.
+    /// Returns the position of the next batch to be drawn, and whether it begins an epoch.
     pub(super) fn mark(&self) -> Result<PromptPosition> {
         Ok(PromptPosition { cursor: self.loader.cursor(), streaks: self.own_streaks(), begins_epoch: self.loader_is_at_end()? })
     }
 
-    /// Keeps a batch, which was drawn at a place, until training needs it.
+    /// Stores a batch that was drawn at this position until training needs it.
     pub(super) fn push_ahead(&mut self, at: PromptPosition, prompts: Vec<Arc<Prompt>>) {
         self.ahead.push_back(DrawnBatch { prompts, position: at });
     }
@@ -125,17 +124,17 @@ impl PromptLoader {
         self.ahead.pop_front().map(|drawn| drawn.prompts)
     }
 
-    /// Takes the warnings about rows that were drawn since the last time.
+    /// Takes the warnings about rows that were drawn since the last call.
     pub(super) fn warnings(&self) -> Vec<String> {
         self.prompts.warnings()
     }
 
-    /// Notes the rewards of these prompts' completions.
+    /// Records the rewards of these prompts' completions.
     pub(super) fn note_rewards(&mut self, experience: &Experience) {
         self.skipping.iter_mut().for_each(|skipping| skipping.note_rewards(experience));
     }
 
-    /// Returns how many times in a row each prompt's rewards have not differed, if prompts are skipped.
+    /// Returns each prompt's number of consecutive passes without differing rewards, if prompts are skipped.
     pub(super) fn streaks(&self) -> Streaks {
         self.ahead.front().map_or_else(|| self.own_streaks(), |next| next.position.streaks.clone())
     }
@@ -169,7 +168,8 @@ impl PromptLoader {
         &self.columns
     }
 
-    /// Returns the same names with those of these prompts' columns, since not all rows of a large dataset were seen.
+    /// Returns the names of the dataset's other columns, including those of these prompts, since not all rows of a large dataset have been
+    /// read.
     pub(super) fn columns_with(&self, prompts: &[Arc<Prompt>]) -> Vec<String> {
         let known: BTreeSet<&String> = self.columns.iter().collect();
         let own = prompts.iter().flat_map(|prompt| prompt.columns.keys()).filter(|name| !known.contains(name));
@@ -177,7 +177,7 @@ impl PromptLoader {
         known.union(&own).map(|name| (*name).clone()).collect()
     }
 
-    /// Returns a hash of what determines the prompts and their columns.
+    /// Returns a hash of everything that determines the prompts and their columns.
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
@@ -189,8 +189,8 @@ impl PromptLoader {
         whole * batching.micro_batches_per_generation() + rest.div_ceil(batching.sizes.micro_batch)
     }
 
-    /// Returns the number of epochs after which training is when this many micro-batches wait, if that follows from the position in the
-    /// order of all rows. As long as all can be used, it is what the number of steps gives.
+    /// Returns the number of trained epochs while this many micro-batches wait, if it follows from the position in the order of all rows.
+    /// As long as all rows can be used, it equals what the number of steps gives.
     pub(super) fn epochs_drawn(&self, batching: &Batching, waiting: usize) -> Option<f64> {
         if !self.prompts.are_drawn() {
             return None;
@@ -220,7 +220,7 @@ impl PromptLoader {
         self.ahead.front().map_or_else(|| self.loader.cursor(), |next| next.position.cursor)
     }
 
-    /// Moves to a position in the order, with the prompts' streaks there. What was drawn ahead is drawn again.
+    /// Moves to a position in the order, with the prompts' streaks at that position. Batches that were drawn ahead are drawn again.
     pub(super) fn seek(&mut self, cursor: Cursor, streaks: Streaks) {
         self.ahead.clear();
         self.loader.seek(cursor);

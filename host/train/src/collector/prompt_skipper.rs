@@ -1,4 +1,4 @@
-//! Prompts that are always or never solved come less often: once all completions of a prompt had the same reward some times in a row, the
+//! Skips prompts that are always or never solved: once all completions of a prompt have had the same reward several times in a row, the
 //! prompt is skipped with a probability each time it would be drawn, until its rewards differ again.
 
 use super::totals::{differ, totals};
@@ -8,14 +8,15 @@ use crate::metrics::Metric;
 use crate::ops::dropout::mixed_bits;
 use std::collections::BTreeMap;
 
-/// For each prompt, by its position among those that are used, how many times in a row its rewards have not differed; none of 0.
+/// For each prompt, by its position among the used ones, the number of consecutive times that its rewards did not differ. Zeros are
+/// omitted.
 pub(crate) type Streaks = BTreeMap<usize, u32>;
 
-/// Which prompts are skipped.
+/// Decides which prompts are skipped.
 #[derive(Clone, Debug)]
 pub(super) struct PromptSkipper {
     probability: f64,
-    /// Length of a streak from which on a prompt is skipped.
+    /// Length of a streak at which a prompt begins to be skipped.
     after: u32,
     seed: u64,
     metric: Option<String>,
@@ -23,7 +24,7 @@ pub(super) struct PromptSkipper {
 }
 
 impl PromptSkipper {
-    /// Creates it as the configuration says; none if no prompt is skipped.
+    /// Creates a skipper as configured; none if no prompt is skipped.
     pub(super) fn from_config(config: &RunConfig) -> Option<Self> {
         let seed = config.shuffle_seed();
         let (probability, after) = (config.skip_groups, config.skip_groups_after);
@@ -31,14 +32,14 @@ impl PromptSkipper {
         (probability > 0.0).then(|| Self { probability, after, seed, metric, streaks: Streaks::new() })
     }
 
-    /// Returns whether a prompt is skipped in a pass: a random choice that follows from the seed, the pass and the prompt.
+    /// Returns whether a prompt is skipped in a pass: a random choice that depends on the seed, the pass and the prompt.
     pub(super) fn skips(&self, epoch: u64, prompt: usize) -> bool {
         let drawn = mixed_bits(self.seed ^ mixed_bits(epoch ^ mixed_bits(!(prompt as u64))));
         let share = (drawn >> 11) as f64 / (1u64 << 53) as f64;
         self.streaks.get(&prompt).is_some_and(|streak| *streak >= self.after) && share < self.probability
     }
 
-    /// Continues or ends the streaks of prompts by their completions' rewards.
+    /// Extends or resets the streaks of prompts, by their completions' rewards.
     pub(super) fn note_rewards(&mut self, experience: &Experience) {
         let rewards = totals(&experience.rewards, self.metric.as_deref());
         for (place, prompt) in experience.prompts.iter().enumerate() {
@@ -52,7 +53,7 @@ impl PromptSkipper {
     }
 }
 
-/// Returns the metric of a batch of `drawn` prompts before whose last one this many were skipped.
+/// Returns the fraction of skipped prompts as a metric, for a batch of `drawn` prompts.
 pub(super) fn skipped(skipped: usize, drawn: usize) -> Metric {
     let all = (skipped + drawn) as f64;
     Metric::mean("skip_groups/skipped_ratio", skipped as f64 / all.max(1.0), all)
@@ -75,7 +76,7 @@ mod tests {
         // The standard error is 0.005.
         assert!((share(0..500) - 0.7).abs() < 0.02, "{}", share(0..500));
         assert_eq!((share(500..1000), share(1000..2000)), (0.0, 0.0));
-        // Neither a pass nor a prompt decides for others.
+        // Each pass and each prompt is drawn independently.
         let first = (0..20).map(|epoch| skipping.skips(epoch, 0)).collect::<Vec<_>>();
         assert!(first.contains(&true) && first.contains(&false));
         assert!(PromptSkipper::from_config(&RunConfig::default()).is_none());

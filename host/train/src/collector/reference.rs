@@ -1,5 +1,5 @@
-//! The reference model computes log-probabilities of completions, each time or once in advance, and may follow the policy; a teacher
-//! computes them each time.
+//! The reference model computes log-probabilities of completions, in each generation or once in advance, and may follow the policy; a
+//! teacher computes them each time.
 
 use super::Collector;
 use super::compared_models::ComparedModels;
@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 impl Collector {
-    /// Returns log-probabilities under the reference model, if there is or was one.
+    /// Returns log-probabilities under the reference model, if there is one or they are precomputed.
     pub(super) fn reference_logp(&self, e: &Experience) -> Result<Option<Vec<f32>>> {
         let Some(reference) = &self.compared.reference else {
             let known = e.prompts.iter().map(|prompt| prompt.ref_logp.get());
@@ -27,7 +27,7 @@ impl Collector {
         self.scored_by(reference, e).map(Some)
     }
 
-    /// Scores completions by the teacher, if there is one.
+    /// Adds a teacher, if there is one.
     pub(crate) fn with_teacher(self, teacher: Option<Rc<SharedModel>>) -> Self {
         Self { compared: ComparedModels { teacher, ..self.compared }, ..self }
     }
@@ -53,7 +53,7 @@ impl Collector {
         for some in batches.chain(evaluated.chunks(self.batching.prompts_evaluated_together())) {
             let (experience, _) = self.take_answers(some.to_vec(), at, mismatched)?;
             task.add(some.len() as u64);
-            // The same row of the same dataset has the same figures.
+            // The same row of the same dataset always gets the same values.
             for (prompt, column) in some.iter().zip(by_prompt(&experience)) {
                 let _ = prompt.ref_logp.set(column);
             }
@@ -83,7 +83,7 @@ impl Collector {
     }
 }
 
-/// Returns the reference model's log-probabilities of each prompt's completions.
+/// Returns the reference model's log-probabilities, split by prompt.
 fn by_prompt(e: &Experience) -> impl Iterator<Item = Vec<f32>> {
     let logp = e.columns.values(REF_LOGP).unwrap_or_default();
     (0..e.prompts.len()).map(move |prompt| logp.get(e.tokens(&e.rows(prompt..prompt + 1))).unwrap_or_default().to_vec())

@@ -1,4 +1,4 @@
-//! What a rehearsal asks: short completions, and texts as tokens.
+//! What a rehearsal needs from the collector: short completions, and texts as tokens.
 
 use super::source::RunHome;
 use super::{Collector, source_of};
@@ -7,7 +7,7 @@ use crate::data::TurnEnd;
 use std::rc::Rc;
 
 impl Collector {
-    /// Makes generations short: at most so many completions of a prompt, of at most so many tokens. `home` is the run's.
+    /// Limits generations to `samples` completions per prompt and `tokens` tokens each. `home` is that of the run.
     ///
     /// # Errors
     /// If the log of a run that is to be replayed can't be read.
@@ -16,7 +16,7 @@ impl Collector {
         batching.groups.iter_mut().for_each(|groups| groups.train = groups.train.min(samples));
         let mut rollout = (*self.rollout).clone();
         rollout.max_completion_length = rollout.max_completion_length.min(tokens);
-        // A look at a run changes nothing elsewhere.
+        // A rehearsal must not contact servers or other runs.
         (rollout.servers, rollout.logs.replayed) = (None, None);
         (self.batching, self.rollout) = (Rc::new(batching), Rc::new(rollout));
         self.turns = Rc::new(self.turns.with_plan(self.rollout.clone()));
@@ -29,12 +29,12 @@ impl Collector {
         Ok(self.turns.tokenizer().encode(text, false)?)
     }
 
-    /// Returns the text of tokens.
+    /// Decodes tokens.
     pub(crate) fn written(&self, tokens: &[u32]) -> Result<String> {
         Ok(self.turns.tokenizer().decode(tokens)?)
     }
 
-    /// Returns how the chat template ends a turn, if there is one, and the tokens that end a completion.
+    /// Returns the chat template's end of a turn, if there is one, and the tokens that end a completion.
     pub(crate) fn ends(&self) -> Result<(Option<TurnEnd>, Vec<String>)> {
         let (tokenizer, ends) = (self.turns.tokenizer(), self.turns.ends());
         Ok((tokenizer.turn_end(ends)?, tokenizer.token_texts(ends)?))

@@ -1,4 +1,4 @@
-//! Rollouts that another run has written and logged.
+//! Replays rollouts from the log of another run.
 
 use super::fingerprint::Fingerprints;
 use super::logging_source::{GenerationIdentity, GenerationSettings};
@@ -17,32 +17,32 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Reads the completions of a run from its log. Nobody is asked for any but, if the log has none of an evaluation, this process.
+/// Reads completions from the log of a run. It generates nothing, except an evaluation's completions that the log lacks.
 pub(super) struct ReplaySource {
     run: PathBuf,
-    /// Of the first rank.
+    /// Log of the replayed run, on the first rank.
     log: Option<RolloutLog>,
     world: Rc<World>,
     fingerprints: Fingerprints,
     settings: GenerationSettings,
-    /// Differences that have been warned of.
+    /// Differences that were already warned about.
     warned: ReplayWarnings,
-    /// What writes the completions of evaluations that the log does not have.
+    /// Generates the completions of evaluations that the log lacks.
     decoder: Option<Box<dyn RolloutSource>>,
 }
 
-/// What differs from the run that is replayed and has been warned of.
+/// Differences from the replayed run that were already warned about.
 #[derive(Default)]
 struct ReplayWarnings {
     weights: bool,
     settings: bool,
 }
 
-/// What the first rank found in the log.
+/// Result of the first rank's look-up in the log.
 #[derive(Deserialize, Serialize)]
 enum ReplayLookup {
     Generation(LoggedGeneration),
-    /// The log ends before it; it has so many.
+    /// The log ends before this generation; it has this many.
     Missing(u64),
 }
 
@@ -50,7 +50,7 @@ impl ReplaySource {
     /// Opens the log of a run.
     ///
     /// # Errors
-    /// If it has none.
+    /// If the run has no log.
     pub(super) fn new(run: &Path, plan: &RolloutPlan, decoder: Option<Box<dyn RolloutSource>>, world: Rc<World>) -> Result<Self> {
         if world.is_first() && !run.is_dir() {
             return Err(Error::setting("replay_rollouts", format!("there is no folder {}", printable_path(run))));
@@ -68,7 +68,7 @@ impl ReplaySource {
         Ok(Self { run: run.to_owned(), log, world, fingerprints, settings, warned, decoder })
     }
 
-    /// Looks a generation up. An evaluation is that of this run only if the same weights were evaluated in the same way.
+    /// Looks up a generation. An evaluation matches only if the same weights were evaluated in the same way.
     fn find(
         &mut self,
         identity: &GenerationIdentity,

@@ -7,10 +7,10 @@ use crate::activity::{Activity, ProgressTask};
 use crate::model::PolicyModel;
 use crate::phase::Phase;
 
-/// The generation number of samples: both use the same random numbers, which training does not use.
+/// Generation number of samples. Both samples use the same random numbers, which training does not use.
 const GENERATION: u64 = u64::MAX - 1;
 
-/// A completion.
+/// A sample of the policy's output.
 #[derive(Clone, Debug)]
 pub struct CompletionSample {
     /// Number of optimizer steps taken.
@@ -19,14 +19,14 @@ pub struct CompletionSample {
     pub prompt: String,
     /// The policy's completion.
     pub completion: String,
-    /// Its length in tokens.
+    /// Length of the completion in tokens.
     pub tokens: usize,
 }
 
 impl Collector {
     /// Generates a completion of the dataset's first prompt after this many steps, if the run generates and prints its output.
     pub(crate) fn sample(&mut self, policy: &PolicyModel, step: u64) -> Result<Option<CompletionSample>> {
-        // An episode would need its environment, or a driver that has better things to do.
+        // An episode would need its environment, or an external driver.
         let is_simple = !self.rollout.has_environment && !self.rollout.is_played_elsewhere();
         let one_turn = self.batching.groups.is_some() && is_simple;
         let wanted = one_turn && tracing::enabled!(tracing::Level::INFO);

@@ -1,4 +1,4 @@
-//! The two sources of sequences: the policy, and the dataset.
+//! The two origins of sequences: the policy and the dataset.
 
 use super::{CollectionContext, Collector, SequenceSource};
 use crate::Result;
@@ -9,7 +9,7 @@ use crate::step_metrics::StepMetrics;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The policy writes the sequences.
+/// Sequences that the policy writes.
 struct PolicySequences;
 
 impl SequenceSource for PolicySequences {
@@ -52,7 +52,7 @@ impl SequenceSource for PolicySequences {
     }
 }
 
-/// The dataset has the sequences.
+/// Sequences of the dataset.
 struct DatasetSequences;
 
 impl SequenceSource for DatasetSequences {
@@ -84,7 +84,7 @@ impl SequenceSource for DatasetSequences {
     }
 }
 
-/// Returns the source of the sequences that a run with these batches learns from.
+/// Returns the origin of the sequences that a run with these batches learns from.
 pub(super) fn sequences_of(batching: &Batching) -> Rc<dyn SequenceSource> {
     match batching.groups {
         Some(_) => Rc::new(PolicySequences),

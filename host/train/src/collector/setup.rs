@@ -1,4 +1,4 @@
-//! Begins collecting.
+//! Creates a collector.
 
 use super::compared_models::ComparedModels;
 use super::sequences::sequences_of;
@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 impl Collector {
     /// Creates a collector at the beginning of the data, with a reference model if there is one; `longest` is the length of the longest
-    /// sequence of given completions.
+    /// sequence with a given completion.
     ///
     /// # Errors
     /// If a log of rollouts can't be read.

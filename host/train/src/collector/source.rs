@@ -1,5 +1,5 @@
-//! The seam at which rollouts enter a run: requests and sampling parameters in, rollouts out, each with the version of the policy
-//! that wrote it.
+//! The interface through which rollouts enter a run: requests with sampling parameters in; rollouts out, each with the policy version that
+//! wrote it.
 
 use super::episode_store::EpisodeStore;
 use crate::dataset::Prompt;
@@ -13,56 +13,56 @@ use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A policy, and the number of updates that made its weights.
+/// A policy, with the number of updates that led to its weights.
 #[derive(Clone, Copy)]
 pub(crate) struct PolicyVersion<'a> {
     /// The policy.
     pub policy: &'a PolicyModel,
-    /// The number of updates.
+    /// Number of updates.
     pub version: u64,
 }
 
-/// The model and the folder of a run, which some sources of rollouts need.
+/// The model and folder of a run, which some rollout sources need.
 pub(crate) struct RunHome {
-    /// The model that it started with.
+    /// The model that the run started with.
     pub model: ModelFolder,
-    /// The folder that it writes into.
+    /// The folder of the run's outputs.
     pub folder: PathBuf,
-    /// The step that it resumes from, or 0.
+    /// The step that the run resumes from, or 0.
     pub first_step: u64,
-    /// Whether it keeps a log of its rollouts: it trains.
+    /// Whether the run keeps a log of its rollouts, as training does.
     pub keeps_log: bool,
 }
 
-/// A place in a run that a checkpoint continues from.
+/// The position in a run at which a checkpoint was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SavedPlace {
     /// Number of updates.
     pub step: u64,
-    /// Number of generations that training has begun to learn from.
+    /// Number of generations that training has started on.
     pub generation: u64,
 }
 
-/// What is to be rolled out, and how.
+/// A request for rollouts.
 #[derive(Clone, Copy)]
 pub(crate) struct RolloutRequest<'a> {
-    /// This process's prompts.
+    /// Prompts of this process.
     pub prompts: &'a [Arc<Prompt>],
     /// Number of completions of each prompt.
     pub samples: usize,
-    /// How tokens are sampled.
+    /// Parameters of sampling.
     pub sampling: Sampler,
     /// Divisor of the logits whose log-probabilities are recorded.
     pub logp_temperature: f32,
     /// Index of the generation. With the run's seed, the row and the sample, it determines the random numbers.
     pub generation: u64,
-    /// What the completions are for.
+    /// Purpose of the completions.
     pub phase: Phase,
     /// The environments that reply.
     pub environments: RunEnvironments<'a>,
-    /// Whether the next update trains on these completions at once, so that it can continue the pass over their prompts.
+    /// Whether the next update trains on these completions directly, so that it can continue the pass over their prompts.
     pub keeps_prompt_pass: bool,
-    /// Where episodes are kept that have ended, until all of the generation have; none if nothing of a run is kept.
+    /// Store for episodes that have ended before the rest of the generation; none if the run keeps nothing.
     pub ended: Option<&'a EpisodeStore>,
 }
 
@@ -73,45 +73,45 @@ pub(crate) struct RolloutBatch {
     pub rollouts: Vec<Rollout>,
     /// The outcome of each rollout's episode; empty without an environment.
     pub episodes: Vec<EpisodeOutcome>,
-    /// The environments' own metrics, or those of the source.
+    /// Metrics of the environments or of the source.
     pub metrics: Vec<Metric>,
-    /// What went wrong and was dealt with.
+    /// Warnings about problems that were handled.
     pub warnings: Vec<String>,
-    /// Whether they were computed elsewhere, or before.
+    /// Whether another process, or an earlier run, computed the rollouts.
     pub elsewhere: bool,
 }
 
-/// Writes completions with a policy: in this process, or wherever else they come from.
+/// A source of completions: this process, or anything else that generates with the policy.
 pub(crate) trait RolloutSource {
-    /// Rolls out a request with this policy. Each rollout states the version that wrote it.
+    /// Rolls out a request with this policy. Each rollout carries the version that wrote it.
     ///
     /// # Errors
     /// If generation fails. A failed episode carries its own error.
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch>;
 
-    /// Begins to roll out a request, whose rollouts [`RolloutSource::roll_out`] then returns for the same generation.
+    /// Begins to roll out a request; [`RolloutSource::roll_out`] then returns its rollouts for the same generation.
     ///
     /// # Errors
-    /// If the source can't work while training goes on, or the policy can't be handed to it.
+    /// If the source can't generate while training continues, or the policy can't be sent to it.
     fn begin(&mut self, _: &RolloutRequest<'_>, _: PolicyVersion<'_>) -> Result<()> {
         Err(Error::Bug("rollouts are begun with a source that can't"))
     }
 
-    /// Forgets what was begun.
+    /// Discards the rollouts that were begun.
     fn discard_begun(&mut self) {}
 
-    /// Gives away the pass over these prompts, if the source has kept it and the policy is still of the version that it was made with.
+    /// Takes the pass over these prompts, if the source has kept it and it was made with this version of the policy.
     fn take_prompt_pass(&mut self, prompts: &[Arc<Prompt>], version: u64) -> Option<PromptPass>;
 
-    /// Forgets what is kept for a resumed run and was in a checkpoint before, since another one is about to be written. `is_saved` says
+    /// Deletes data that was kept for resuming and that an earlier checkpoint holds, before another checkpoint is written. `is_saved` says
     /// whether a step's checkpoint is on disk.
     ///
     /// # Errors
-    /// If it can't be removed.
+    /// If it can't be deleted.
     fn before_save(&mut self, _: SavedPlace, _: &dyn Fn(u64) -> bool) -> Result<()> {
         Ok(())
     }
 
-    /// Continues in another place, where the run's folder has gone.
+    /// Follows the run's folder to a new path.
     fn relocate(&mut self, _: &Path) {}
 }

@@ -2,19 +2,19 @@
 
 use super::super::experience::RewardScoreColumn;
 
-/// Minimum difference of rewards, relative to the largest, or absolute if that is below one. Sums of f32 differ in their last
-/// bits, by about 1e-7.
+/// Minimum difference of rewards, relative to the largest, or absolute if that is below one. Sums of f32 have rounding errors of about
+/// 1e-7.
 const MIN_DIFFERENCE: f64 = 1e-6;
 
 /// A completion's reward.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RewardTotal {
     pub(super) sum: f64,
-    /// The sum of the parts' magnitudes, which determines its rounding error.
+    /// Sum of the parts' magnitudes, which determines the rounding error.
     size: f64,
 }
 
-/// Returns the weighted sum of each completion's rewards, or a single reward by name; none for a completion without a score.
+/// Returns the weighted sum of each completion's rewards, or one reward by name; none for a completion without a score.
 pub(super) fn totals(columns: &[RewardScoreColumn], only: Option<&str>) -> Vec<Option<RewardTotal>> {
     let rows = columns.first().map_or(0, |column| column.values.len());
     let mut totals = vec![None; rows];

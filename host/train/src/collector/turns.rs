@@ -1,4 +1,4 @@
-//! Generates rollouts: with one turn, a prompt and its completion, or with several, as [`episodes`](super::episodes) requests.
+//! Generates rollouts of one turn (a prompt and its completion), or of several, as [`episodes`](super::episodes) requests.
 
 use super::source::RolloutRequest;
 use crate::Result;
@@ -22,7 +22,7 @@ pub(crate) struct TurnGenerator {
 }
 
 impl TurnGenerator {
-    /// Creates it for a model whose configuration lists these end-of-text tokens.
+    /// Creates a generator for a model whose configuration lists these end-of-text tokens.
     pub(crate) fn new(plan: Rc<RolloutPlan>, tokenizer: Tokenizer, eos_token_ids: &[u32]) -> Self {
         let mut stop = plan.stop.clone();
         if plan.has_environment && !tokenizer.has_chat() {
@@ -33,18 +33,18 @@ impl TurnGenerator {
         Self { plan, tokenizer, ends, stops }
     }
 
-    /// Returns how tokens are sampled in training or in evaluations.
+    /// Returns the sampling parameters of training or of evaluations.
     pub(super) fn sampling(&self, phase: Phase) -> Sampler {
         if phase == Phase::Eval { self.plan.sampling.eval } else { self.plan.sampling.train }
     }
 
-    /// Prepares a generation with the policy's current weights: in training as `rollout_dtype` has them, in evaluations as they are.
+    /// Prepares a decoder with the policy's current weights: in `rollout_dtype` for training, unchanged for evaluations.
     pub(super) fn decoding(&self, policy: &PolicyModel, phase: Phase) -> Result<IncrementalDecoder> {
         let weights = if phase == Phase::Eval { RolloutDtype::Auto } else { self.plan.dtype };
         Ok(policy.frozen().decoding_with(weights)?)
     }
 
-    /// Generates completions of one turn. Returns the pass over the prompts too, if it is to be kept and the policy can continue it.
+    /// Generates single-turn completions. Also returns the pass over the prompts, if it is to be kept and the policy can continue it.
     pub(super) fn roll_out(
         &self,
         model: &IncrementalDecoder,
@@ -83,13 +83,13 @@ impl TurnGenerator {
         })
     }
 
-    /// Returns the rules of episodes, for a model with this context.
+    /// Returns the rules of episodes for a model with this context length.
     pub(super) fn rules(&self, context: usize) -> EpisodeRules<'_> {
         let RolloutPlan { seed, episode_limits: EpisodeLimits { turns, tokens }, .. } = *self.plan;
         EpisodeRules { tokenizer: &self.tokenizer, seed, max_turns: turns, most_tokens: tokens, context }
     }
 
-    /// Returns the settings and tokenizer of generations with another plan.
+    /// Returns a generator with another plan.
     pub(super) fn with_plan(&self, plan: Rc<RolloutPlan>) -> Self {
         let (tokenizer, ends, stops) = (self.tokenizer.clone(), self.ends.clone(), self.stops.clone());
         Self { plan, tokenizer, ends, stops }

@@ -1,7 +1,7 @@
-//! Rows that are judged when they are drawn, so that a run on a large dataset begins before all of them were seen.
+//! Judges rows when they are drawn, so that a run on a large dataset starts before all rows have been read.
 //!
-//! A place is a number for a part of a row, whether it can be used or not: the order of a pass is that of all places, without those that
-//! turn out to be unusable. So it is the same whichever rows were judged before, and whether all are judged at the start.
+//! A place is the number of a part of a row, whether usable or not. A pass visits all places in order, skipping those that turn out to be
+//! unusable. So the order does not depend on which rows were judged before, or on whether all are judged at the start.
 
 use super::row_outcome::RowOutcome;
 use super::row_verdict::RowVerdict;
@@ -16,29 +16,29 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The beginning of a fingerprint of rows that are drawn from all.
+/// Prefix of a fingerprint of rows that are judged when they are drawn.
 pub(crate) const LINES_PREFIX: &str = "lines:";
 
-/// Number of rows that are judged at the start in any case: the first ones, for what is wrong with most. As many others, from all of the
-/// dataset, are read for the names of their columns.
+/// Number of first rows that are judged at the start in any case, to find faults that most rows have. As many others, spread over the
+/// dataset, are read for their columns' names.
 const HEAD: usize = 256;
 
-/// Datasets of at most so many rows and bytes of text are judged at the start: that takes less than a second.
+/// Maximum number of rows, and of bytes of text, of datasets that are judged at the start: that takes less than a second.
 const SMALL: (usize, u64) = (4096, 4 << 20);
 
-/// Number of labelled rows whose halves are in one block: first all chosen answers or single completions, then all rejected ones.
+/// Block size of labelled rows: within a block, all chosen answers or single completions come before all rejected answers.
 const BLOCK: usize = 1000;
 
-/// Number of rows that a rank judges together when all are judged.
+/// Number of rows per rank that are judged together when all rows are judged.
 const TOGETHER: usize = 1024;
 
-/// Number of rows that justify another thread.
+/// Minimum number of rows per thread.
 const ROWS_A_THREAD: usize = 16;
 
-/// Number of labelled completions of one kind that are worth a warning.
+/// Number of labelled completions after which a warning is given if all have the same label.
 const ONE_SIDED: usize = 1024;
 
-/// A dataset's rows, and how they are read.
+/// Rows of a dataset, and how they are read.
 #[derive(Clone, Copy)]
 pub(super) struct DatasetRows<'a> {
     pub(super) reader: &'a DatasetReader,
@@ -46,7 +46,7 @@ pub(super) struct DatasetRows<'a> {
     pub(super) table: &'a DatasetTable,
 }
 
-/// What is known of a place.
+/// Judgement of a place.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
     Unknown,
@@ -54,7 +54,7 @@ enum Fate {
     Unusable,
 }
 
-/// What is known of each place so far.
+/// Judgements of all places so far.
 pub(super) struct LazySelection {
     rows: usize,
     /// Number of parts that a row may have.
@@ -67,26 +67,26 @@ struct LazySelectionState {
     /// Number of usable places so far.
     usable: usize,
     refused: UnusableRows,
-    /// Whether any is a conversation.
+    /// Whether any row is a conversation.
     chat: bool,
-    /// The largest number of tokens of a prompt that was counted.
+    /// Length of the longest prompt that was counted, in tokens.
     longest: usize,
-    /// Whether pairs say by how much the chosen answer is better, once one was seen.
+    /// Whether pairs have margins; none before the first pair.
     margins: Option<bool>,
-    /// Number of undesirable and of desirable completions.
+    /// Numbers of undesirable and of desirable completions.
     labels: [usize; 2],
-    /// Number of the first pairs whose prompt's last tokens merge with an answer's first.
+    /// Number of pairs, among the first, whose prompt's last tokens merge with an answer's first.
     merged: usize,
-    /// Number of rows of which the chat template leaves something out, and what it leaves out of the first.
+    /// Number of rows of which the chat template omits something, and what it omits from the first of them.
     left_out: (usize, Option<String>),
-    /// Warnings that nobody has taken yet; none while many rows are judged, of which all are described afterwards.
+    /// Warnings that have not been taken yet; none while many rows are judged at once, which are described together afterwards.
     warnings: Option<Vec<String>>,
     /// Number of unusable rows at which the next warning is due.
     next_warning: usize,
 }
 
 impl DatasetRows<'_> {
-    /// Looks at a part of a row.
+    /// Judges a part of a row.
     ///
     /// # Errors
     /// If the row has changed, is not JSON or lacks a column, which ends the run.
@@ -94,7 +94,7 @@ impl DatasetRows<'_> {
         let (place, columns) = self.table.row(row)?;
         let parts = match self.reader.rows_of(self.kind, row, &place, columns) {
             Ok(parts) => parts,
-            // It is named with the first part.
+            // The error is reported with the first part.
             Err(_) if part > 0 => return Ok(RowOutcome::Passed),
             Err(error) => return Ok(RowOutcome::Unreadable(Box::new(error))),
         };
@@ -105,12 +105,12 @@ impl DatasetRows<'_> {
         })
     }
 
-    /// Looks at several, on several threads.
+    /// Judges several parts in parallel.
     fn look_at(self, places: &[RowPart]) -> Vec<data::Result<RowOutcome>> {
         places.par_iter().with_min_len(ROWS_A_THREAD).map(|used| self.look(*used)).collect()
     }
 
-    /// Returns the error of a row at which something is wrong with the dataset.
+    /// Returns an error for a row that shows a fault of the dataset.
     fn wrong(self, row: usize, detail: &str) -> Error {
         match self.table.place(row) {
             Some(place) => place.row_error(detail).into(),
@@ -120,7 +120,7 @@ impl DatasetRows<'_> {
 }
 
 impl LazySelection {
-    /// Creates it for this many rows of a kind.
+    /// Creates a selection from this many rows of a kind.
     pub(super) fn new(kind: DatasetKind, rows: usize, strict: bool) -> Self {
         let parts = if matches!(kind, DatasetKind::Labelled) { 2 } else { 1 };
         let state = LazySelectionState {
@@ -144,7 +144,7 @@ impl LazySelection {
         self.rows * self.parts
     }
 
-    /// Returns the row and the part at a place. The halves of pairs are in blocks, as TRL splits them.
+    /// Returns the row and the part at a place. Halves of pairs are in blocks, as in TRL.
     pub(super) fn used(&self, place: usize) -> RowPart {
         if self.parts == 1 {
             return RowPart { row: place, part: 0 };
@@ -159,30 +159,30 @@ impl LazySelection {
         self.state().chat
     }
 
-    /// Returns the length of the longest prompt so far that is long enough for a warning.
+    /// Returns the length of the longest prompt so far, if it is long enough for a warning.
     pub(super) fn longest(&self) -> usize {
         self.state().longest
     }
 
-    /// Returns the number of places that can be used, of those that were judged.
+    /// Returns the number of usable places among those judged so far.
     pub(super) fn usable_so_far(&self) -> usize {
         self.state().usable
     }
 
-    /// Returns whether all places were judged.
+    /// Returns whether all places have been judged.
     pub(super) fn is_done(&self) -> bool {
         !self.state().fates.contains(&Fate::Unknown)
     }
 
-    /// Takes the warnings about rows that were drawn since the last time.
+    /// Takes the warnings about rows that were drawn since the last call.
     pub(super) fn warnings(&self) -> Vec<String> {
         self.state().warnings.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Returns which places can be used; those that are not known are judged now.
+    /// Returns which places are usable, judging those that have not been judged.
     ///
     /// # Errors
-    /// The first row that ends the run. It is judged again if it is drawn again.
+    /// The first row that ends the run. It is judged again when it is drawn again.
     pub(super) fn usable(&self, of: DatasetRows<'_>, places: &[usize]) -> Result<Vec<bool>> {
         let mut state = self.state();
         let unknown: Vec<usize> = places.iter().copied().filter(|place| state.fates[*place] == Fate::Unknown).collect();
@@ -194,7 +194,7 @@ impl LazySelection {
     }
 
     /// Judges the first rows and reads some others. Returns the names of their columns, and a fingerprint of all rows and of what
-    /// determines their tokens: the settings, and the first rows' texts as the chat template writes them.
+    /// determines their tokens: the settings, and the first rows' texts as rendered by the chat template.
     ///
     /// # Errors
     /// If the run can't begin with those rows.
@@ -230,10 +230,10 @@ impl LazySelection {
         self.rows <= SMALL.0 && table.bytes() <= SMALL.1
     }
 
-    /// Judges all places that are not known. If ranks do so together, each judges some.
+    /// Judges all remaining places, divided among the ranks of `together`.
     ///
     /// # Errors
-    /// The first row that ends the run, or why none can be used.
+    /// The first row that ends the run, or the reason why no row is usable.
     pub(super) fn judge_all(&self, of: DatasetRows<'_>, together: Option<&World>) -> Result<()> {
         let mut state = self.state();
         let unknown: Vec<usize> = (0..self.len()).filter(|place| state.fates[*place] == Fate::Unknown).collect();
@@ -259,15 +259,15 @@ impl LazySelection {
         state.check_some()
     }
 
-    /// Refuses a dataset of which every row was judged and none can be used.
+    /// Refuses a dataset without usable rows, once all have been judged.
     ///
     /// # Errors
-    /// Says why the first row can't be used.
+    /// The reason why the first row is unusable.
     pub(super) fn check_some(&self) -> Result<()> {
         self.state().check_some()
     }
 
-    /// Returns warnings about the rows that were judged so far, and warns of further ones when they are drawn.
+    /// Returns warnings about the rows that have been judged so far; warnings about later rows are given when they are drawn.
     pub(super) fn describe(&self, of: DatasetRows<'_>) -> Vec<String> {
         let mut state = self.state();
         let all = !state.fates.contains(&Fate::Unknown);
@@ -291,7 +291,7 @@ impl LazySelection {
 }
 
 impl LazySelectionState {
-    /// Takes what was seen at a place.
+    /// Records the judgement of a place.
     fn take(&mut self, of: DatasetRows<'_>, (place, used): (usize, RowPart), seen: RowOutcome) -> Result<()> {
         self.fates[place] = match seen {
             RowOutcome::Unnamed | RowOutcome::Passed => Fate::Unusable,
@@ -350,12 +350,12 @@ impl LazySelectionState {
         Ok(())
     }
 
-    /// Adds a warning, unless all rows that are judged now are described afterwards.
+    /// Adds a warning, unless the rows being judged are described together afterwards.
     fn warn(&mut self, said: Option<String>) {
         self.warnings.iter_mut().for_each(|warnings| warnings.extend(said.clone()));
     }
 
-    /// Warns of the first unusable row, of the tenth, the hundredth and so on.
+    /// Warns at the first unusable row, the tenth, the hundredth and so on.
     fn warn_of_skipped(&mut self) {
         if self.refused.count() < self.next_warning || self.warnings.is_none() {
             return;

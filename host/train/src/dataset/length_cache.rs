@@ -1,5 +1,5 @@
-//! The numbers of tokens of a dataset's rows, which packing needs before the first step. They are kept in the user's cache, under a
-//! hash of everything that determines them.
+//! Caches the token counts of a dataset's rows, which packing needs before the first step, in the user's cache folder. The key is a hash of
+//! everything that determines them.
 
 use crate::Result;
 use crate::config::{files, hex};
@@ -10,19 +10,18 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Fewer rows are counted in less than a second.
+/// Minimum number of rows for caching; fewer are counted in less than a second.
 const MIN_CACHED_ROWS: usize = 4096;
 
-/// Most bytes that all files take; beyond, the least recently used are removed.
+/// Maximum size of the cache in bytes; beyond it, the least recently used files are deleted.
 const ROOM: u64 = 256 << 20;
 
 const EXTENSION: &str = "lengths";
 
-/// Bytes of a file's checksum, which come first.
+/// Size of the checksum at the start of a file, in bytes.
 const CHECKSUM: usize = 32;
 
-/// Returns the `N` numbers that `count` returns for each row, or that it returned for the same rows before. Each rank counts some of the
-/// rows, if all have the same.
+/// Returns the `N` counts of each row from the cache, or computes them with `count`. Ranks with the same rows divide the work.
 ///
 /// # Errors
 /// Those of `count`, and those of other ranks.
@@ -34,7 +33,7 @@ pub(super) fn counted<const N: usize>(
 ) -> Result<Vec<[usize; N]>> {
     let file = files::cache_folder().filter(|_| rows >= MIN_CACHED_ROWS).map(|cache| place(&cache, fingerprint));
     let before = file.as_deref().and_then(|file| kept(file, rows));
-    // Their caches may differ, and so may their files.
+    // Ranks may have different caches, and different files.
     let all = world.gather("counted rows", (fingerprint.to_owned(), rows, before.is_some()))?;
     let are_same = all.iter().all(|(other, count, _)| (other.as_str(), *count) == (fingerprint, rows));
     let all_have = all.iter().all(|(.., has)| *has);
@@ -59,13 +58,13 @@ fn of_all<const N: usize>(world: &World, own: Vec<[usize; N]>) -> Result<Vec<[us
     Ok(all.as_chunks().0.to_vec())
 }
 
-/// Returns the file in a cache for rows with this fingerprint.
+/// Returns the cache file for rows with this fingerprint.
 fn place(cache: &Path, fingerprint: &str) -> PathBuf {
     let counted_by = Sha256::new_with_prefix(env!("CARGO_PKG_VERSION")).chain_update(fingerprint).finalize();
     cache.join("lengths").join(hex(&counted_by)).with_extension(EXTENSION)
 }
 
-/// Returns the counts in a file, if it is intact and has those of as many rows.
+/// Returns the counts in a file, if it is intact and has as many rows.
 fn kept<const N: usize>(file: &Path, rows: usize) -> Option<Vec<[usize; N]>> {
     let bytes = files::read(file, (CHECKSUM + rows * N * size_of::<u32>()) as u64).ok()?;
     let (checksum, values) = bytes.split_at_checked(CHECKSUM)?;
@@ -79,7 +78,7 @@ fn kept<const N: usize>(file: &Path, rows: usize) -> Option<Vec<[usize; N]>> {
     Some(numbers.as_chunks().0.to_vec())
 }
 
-/// Writes counts, atomically.
+/// Writes counts to a file, atomically.
 fn keep<const N: usize>(file: &Path, counts: &[[usize; N]]) -> io::Result<()> {
     let of_row = |number: &usize| u32::try_from(*number).map_err(io::Error::other);
     let values = counts.as_flattened().iter().map(of_row).collect::<io::Result<Vec<u32>>>()?;

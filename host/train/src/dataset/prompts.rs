@@ -1,4 +1,4 @@
-//! The prompts of a run: all prepared, or read from the dataset and tokenized when they are needed.
+//! The prompts of a run: all prepared, or read from the dataset and tokenized on demand.
 
 use super::lazy_selection::{DatasetRows, LazySelection};
 use super::length_cache::counted;
@@ -15,43 +15,43 @@ use rayon::prelude::*;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The beginning of a fingerprint that was computed from rows instead of tokens.
+/// Prefix of a fingerprint that was computed from rows instead of tokens.
 pub(crate) const ROWS_PREFIX: &str = "rows:";
 
-/// Bytes of prompts that are kept in case they are needed again.
+/// Size of the cache of recent prompts, in bytes.
 const RECENT_BYTES: usize = 16 << 20;
 
-/// Number of rows that justify another tokenizing thread for a batch.
+/// Minimum number of rows per tokenizing thread.
 const ROWS_A_THREAD: usize = 32;
 
-/// In place of the number of tokens that are not learned, if these are not those at the beginning.
+/// Replaces the number of unlearned tokens if these are not all at the beginning.
 const MASKED: usize = u32::MAX as usize;
 
-/// Number of rows that are prepared together when all are.
+/// Number of rows that are prepared at a time when all are prepared.
 const TOGETHER: usize = 4096;
 
-/// The prompts of a run: all prepared, or read from the dataset and tokenized when they are needed.
+/// The prompts of a run: all prepared, or read from the dataset and tokenized on demand.
 pub(crate) struct PromptSet {
-    /// All of them, if they have been prepared.
+    /// All prompts, if they have been prepared.
     all: OnceLock<Vec<Arc<Prompt>>>,
     source: PromptSource,
     /// Names of the dataset's other columns.
     columns: BTreeSet<String>,
-    /// Whether any is a conversation.
+    /// Whether any prompt is a conversation.
     chat: bool,
     /// Length of the longest prompt, if it is long enough for a warning.
     longest: usize,
 }
 
-/// Where prompts come from.
+/// Origin of prompts.
 enum PromptSource {
-    /// All were prepared from the start.
+    /// All prompts were prepared at the start.
     Prepared,
     Rows(Box<LazyRows>),
     Cut(Box<SplitTexts>),
 }
 
-/// Rows that are prepared when they are needed.
+/// Rows that are prepared on demand.
 struct LazyRows {
     reader: DatasetReader,
     kind: DatasetKind,
@@ -61,19 +61,19 @@ struct LazyRows {
     recent: Mutex<RecentPrompts>,
 }
 
-/// Which rows are used.
+/// Selection of the rows in use.
 enum RowSelection {
-    /// These, in the order in which they are learned.
+    /// Usable rows, in the order of training.
     Usable(Vec<RowPart>),
-    /// All that can be used, which is decided when they are drawn.
+    /// All usable rows, judged when they are drawn.
     All(Box<LazySelection>),
 }
 
-/// Prompts that were needed last.
+/// Recently used prompts.
 #[derive(Default)]
 struct RecentPrompts {
     prompts: HashMap<usize, Arc<Prompt>>,
-    /// Their positions and sizes, the oldest first.
+    /// Positions and sizes of the prompts, oldest first.
     order: VecDeque<(usize, usize)>,
     bytes: usize,
 }
@@ -114,8 +114,8 @@ impl From<SplitTexts> for PromptSet {
 }
 
 impl DatasetReader {
-    /// Reads a dataset of this kind, or the built-in prompts, and finds the rows that can be used. Their tokens are made when they
-    /// are needed. Also returns a warning that names skipped rows.
+    /// Reads a dataset of this kind, or the built-in prompts, and finds the usable rows. They are tokenized on demand. Also returns a
+    /// warning that names skipped rows.
     pub(crate) fn read(&self, given: Option<&Dataset>, kind: DatasetKind, world: &World) -> Result<(PromptSet, Option<String>)> {
         if !matches!(kind, DatasetKind::Prompts) {
             kind.dataset(given)?;
@@ -137,7 +137,7 @@ impl DatasetReader {
         Ok((PromptSet { all: OnceLock::new(), source, columns, chat: sums.chat, longest: sums.longest }, warning))
     }
 
-    /// Opens a dataset whose rows are drawn from all of them, and judged when they are drawn or, if they must be `length_cache`, now.
+    /// Opens a dataset whose rows are drawn from all of them. They are judged when they are drawn or, if their lengths are needed, now.
     pub(crate) fn read_drawn(
         &self,
         dataset: &Dataset,
@@ -175,7 +175,7 @@ impl LazyRows {
         }
     }
 
-    /// Returns what is known of the rows, if they are judged when they are drawn.
+    /// Returns the judgements of the rows, if these are judged when they are drawn.
     fn drawing(&self) -> Option<&LazySelection> {
         if let RowSelection::All(drawing) = &self.places { Some(drawing) } else { None }
     }
@@ -212,7 +212,7 @@ impl LazyRows {
         Ok(counts.into_flattened())
     }
 
-    /// Returns each row's length and the number of its tokens at the beginning that are not learned, or [`MASKED`].
+    /// Returns each row's length and its number of unlearned tokens at the beginning, or [`MASKED`].
     fn outlines(&self, whole: bool, world: &World) -> Result<Vec<[usize; 2]>> {
         counted(&format!("{} outlines {whole}", self.fingerprint), self.len(), world, |rows| {
             let task = ProgressTask::new(Activity::CountingTokens).with_total(rows.len() as u64, ProgressUnit::Rows);
@@ -232,7 +232,7 @@ impl LazyRows {
         })
     }
 
-    /// Returns the outline of a row, of which all `outlines` know this.
+    /// Returns the outline of a row, given the `outlines` of all.
     fn outline(&self, outlines: &[[usize; 2]], index: usize, whole: bool) -> Result<TextOutline> {
         match outlines[index] {
             [_, MASKED] => Ok(TextOutline::from_prompt(&*self.prepare(index)?, whole)),
@@ -250,7 +250,7 @@ impl LazyRows {
 }
 
 impl PromptSet {
-    /// Returns their number, including those that turn out to be unusable when they are drawn.
+    /// Returns the number of prompts, including those that turn out to be unusable when they are drawn.
     pub(crate) fn len(&self) -> usize {
         match &self.source {
             PromptSource::Rows(rows) => rows.len(),
@@ -262,7 +262,7 @@ impl PromptSet {
     /// Returns the prompts at these positions.
     ///
     /// # Errors
-    /// If a row has changed since it was read first.
+    /// If a row has changed since it was first read.
     pub(crate) fn get(&self, indices: &[usize]) -> Result<Vec<Arc<Prompt>>> {
         if let Some(all) = self.all.get().filter(|_| !self.are_drawn()) {
             return Ok(indices.iter().map(|index| all[*index].clone()).collect());
@@ -285,22 +285,22 @@ impl PromptSet {
         found.ok_or(Error::Bug("a prompt was not prepared"))
     }
 
-    /// Returns the rows that are judged when they are drawn, and what is known of them.
+    /// Returns the rows that are judged when they are drawn, with their judgements.
     fn drawn(&self) -> Option<(&LazyRows, &LazySelection)> {
         if let PromptSource::Rows(rows) = &self.source { Some((rows, rows.drawing()?)) } else { None }
     }
 
-    /// Returns whether their order is that of all rows, of which some may turn out to be unusable when they are drawn.
+    /// Returns whether prompts are drawn in the order of all rows, some of which may turn out to be unusable.
     pub(crate) fn are_drawn(&self) -> bool {
         self.drawn().is_some()
     }
 
-    /// Returns whether every one of them was judged.
+    /// Returns whether all rows have been judged.
     pub(crate) fn are_judged(&self) -> bool {
         self.drawn().is_none_or(|(_, drawing)| drawing.is_done())
     }
 
-    /// Returns which of these positions can be used.
+    /// Returns which of these positions are usable.
     ///
     /// # Errors
     /// If a row ends the run: it has changed, is not JSON, or is unusable where that is an error.
@@ -311,25 +311,25 @@ impl PromptSet {
         }
     }
 
-    /// Returns how many of the positions that were judged so far can be used.
+    /// Returns the number of usable positions among those judged so far.
     ///
     /// # Errors
-    /// If all were judged and none can, as the first row says.
+    /// If all were judged and none is usable; the reason is the first row's.
     pub(crate) fn usable_so_far(&self) -> Result<usize> {
         let Some((_, drawing)) = self.drawn() else { return Ok(self.len()) };
         drawing.check_some()?;
         Ok(drawing.usable_so_far())
     }
 
-    /// Takes the warnings about rows that were drawn since the last time.
+    /// Takes the warnings about rows that were drawn since the last call.
     pub(crate) fn warnings(&self) -> Vec<String> {
         self.drawn().map(|(_, drawing)| drawing.warnings()).unwrap_or_default()
     }
 
-    /// Returns the first prompts, at most this many.
+    /// Returns at most the first `count` prompts.
     ///
     /// # Errors
-    /// As [`PromptSet::get`] and [`PromptSet::usable`]; if there are none, why the first row can't be used.
+    /// As [`PromptSet::get`] and [`PromptSet::usable`]; if there are no prompts, the reason why the first row is unusable.
     pub(crate) fn first(&self, count: usize) -> Result<Vec<Arc<Prompt>>> {
         let (mut first, mut next) = (Vec::new(), 0);
         while first.len() < count && next < self.len() {
@@ -343,7 +343,7 @@ impl PromptSet {
         self.get(&first)
     }
 
-    /// Prepares all of them, and keeps them.
+    /// Prepares and stores all prompts.
     ///
     /// # Errors
     /// As [`PromptSet::get`].
@@ -362,7 +362,7 @@ impl PromptSet {
         Ok(self.all.get().map_or(&[], Vec::as_slice))
     }
 
-    /// Prepares the prompts at these positions, some at a time, and passes each on.
+    /// Prepares the prompts at these positions, some at a time, and passes each to the callback.
     ///
     /// # Errors
     /// As [`PromptSet::get`].
@@ -389,7 +389,7 @@ impl PromptSet {
         }
     }
 
-    /// Returns the number of tokens of each prompt and its first answer; each rank counts those of some.
+    /// Returns the number of tokens of each prompt with its first answer. The ranks divide the work.
     ///
     /// # Errors
     /// As [`PromptSet::get`].
@@ -401,8 +401,8 @@ impl PromptSet {
         }
     }
 
-    /// Passes on what must be known of the texts at these positions to cut them, in this order; each rank finds it out for some. If
-    /// `whole`, prompts are learned.
+    /// Passes the outlines of the texts at these positions to the callback, in order. The ranks divide the work. If `whole`, prompts are
+    /// learned.
     ///
     /// # Errors
     /// As [`PromptSet::get`].
@@ -438,17 +438,17 @@ impl PromptSet {
         &self.columns
     }
 
-    /// Returns whether any is a conversation.
+    /// Returns whether any prompt is a conversation.
     pub(crate) fn has_chat(&self) -> bool {
         self.chat || self.drawn().is_some_and(|(_, drawing)| drawing.has_chat())
     }
 
-    /// Returns the length of the longest prompt, or less if completions of it end within the model's context anyway.
+    /// Returns the length of the longest prompt, or a smaller number if its completions end within the model's context anyway.
     pub(crate) fn longest(&self) -> usize {
         self.drawn().map_or(self.longest, |(_, drawing)| drawing.longest())
     }
 
-    /// Returns a hash of everything that determines their tokens and columns.
+    /// Returns a hash of everything that determines the prompts' tokens and columns.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         match &self.source {
             PromptSource::Rows(rows) => Ok(rows.fingerprint.clone()),
@@ -457,7 +457,7 @@ impl PromptSet {
         }
     }
 
-    /// Returns the hash of their tokens and columns, which checkpoints had before rows were tokenized when they are needed.
+    /// Returns the hash of the prompts' tokens and columns, as stored by checkpoints from before rows were tokenized on demand.
     pub(crate) fn fingerprint_of_tokens(&self) -> Result<String> {
         let mut hash = PromptDigest::default();
         self.each(0..self.len(), |prompt| hash.add(&prompt))?;

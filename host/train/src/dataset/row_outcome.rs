@@ -1,20 +1,20 @@
-//! What was seen of a dataset's rows before they are used.
+//! Outcomes of the first look at a dataset's rows.
 
 use super::row_verdict::RowVerdict;
 use crate::data::{self};
 use serde::{Deserialize, Serialize};
 
-/// Number of unusable rows whose errors are kept. More than are judged at once, so the first ones are among them.
+/// Number of unusable rows whose errors are stored: more than are judged at a time, so that the first errors are among them.
 pub(super) const NAMED: usize = 1 << 14;
 
-/// What the first look at a row found. Errors are rare and large.
+/// Outcome of the first look at a row. Errors are rare and large.
 #[derive(Deserialize, Serialize)]
 pub(super) enum RowOutcome {
-    /// It is unusable, like many before it.
+    /// The row is unusable; its error was dropped, since many others are stored.
     Unnamed,
-    /// An earlier row ends the run anyway.
+    /// The row was skipped, since an earlier one ends the run.
     Passed,
-    /// It can be used; with the names of other columns that were not seen before it.
+    /// The row is usable; the names are those of its columns that were not seen before.
     Usable(RowVerdict, Vec<String>),
     /// The row can't be read as one of this kind.
     Unreadable(#[serde(with = "data::error_serde")] Box<data::Error>),
@@ -22,6 +22,6 @@ pub(super) enum RowOutcome {
     Refused(#[serde(with = "data::error_serde")] Box<data::Error>),
 }
 
-/// What was found of each of a row's parts.
+/// Outcomes of a row's parts.
 #[derive(Deserialize, Serialize)]
 pub(super) struct PartOutcomes(pub(super) Vec<RowOutcome>);

@@ -1,4 +1,5 @@
-//! Decides which rows of a dataset can be used without keeping their tokens, and tokenizes only those about which bounds prove nothing.
+//! Decides which rows of a dataset are usable without storing their tokens. Only rows for which bounds on the length prove nothing are
+//! tokenized.
 
 use super::tokenization::{asked_text, is_special, whole_text};
 use super::{DatasetReader, Label, LearnedParts, Prompt, margin};
@@ -10,10 +11,10 @@ use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Number of pairs that are tokenized in any case, to see whether prompts merge with answers.
+/// Number of pairs that are always tokenized, to check whether prompts merge with answers.
 pub(super) const TRIED_PAIRS: usize = 1024;
 
-/// What a dataset's rows are.
+/// Kind of a dataset's rows.
 #[derive(Clone, Copy, Debug)]
 pub enum DatasetKind {
     /// Prompts for generation.
@@ -22,26 +23,26 @@ pub enum DatasetKind {
     Pairs,
     /// Given completions.
     Completions(LearnedParts),
-    /// Given completions with labels, or pairs, each of which becomes two of them.
+    /// Given completions with labels. A pair counts as two of them.
     Labelled,
     /// A prompt with a chosen and a rejected answer, for a reward model.
     ValuedPairs,
 }
 
-/// Number of rows of which each turn is tried, to see whether the chat template leaves it out. Of later rows only those are whose
-/// content is not in the text.
+/// Number of rows in which each turn is checked for omission by the chat template. Later rows are checked only if their content is missing
+/// from the text.
 const TRIED_TURNS: usize = 256;
 
-/// A row as it is read.
+/// A parsed row.
 pub(super) enum ParsedRow {
     Prompt(PromptRow),
     Pair(PreferenceRow),
-    /// A completion, and its label if it has one.
+    /// A completion, with its label if it has one.
     Completion(CompletionRow, Option<bool>),
 }
 
 impl DatasetKind {
-    /// Returns the dataset, which only prompts can do without.
+    /// Returns the dataset, which is optional only for prompts.
     pub(super) fn dataset(self, given: Option<&Dataset>) -> Result<&Dataset> {
         let missing = match self {
             Self::Completions(_) => {
@@ -55,7 +56,7 @@ impl DatasetKind {
         given.ok_or_else(|| Error::setting("dataset", missing))
     }
 
-    /// Returns the limit that rows of this kind don't have for prompts alone, in words, if there is none.
+    /// Returns the name of the prompt length limit that rows of this kind lack, if they lack it.
     pub(super) fn lacks_prompt_limit(self) -> Option<&'static str> {
         match self {
             Self::Completions(_) => {
@@ -66,7 +67,7 @@ impl DatasetKind {
         }
     }
 
-    /// Reads a row, which becomes two if it is a pair of labelled completions; for [`DatasetReader::rows_of`], which has prompts formed.
+    /// Parses a row. A pair of labelled completions becomes two. Called by [`DatasetReader::rows_of`], which also forms prompts.
     fn read(self, row: usize, place: &Location, columns: RowColumns) -> data::Result<Vec<ParsedRow>> {
         let one = match self {
             Self::Prompts => ParsedRow::Prompt(PromptRow::from_columns(row, place, columns)?),
@@ -83,10 +84,10 @@ impl DatasetKind {
 }
 
 impl DatasetReader {
-    /// Reads a row of a kind, as the settings ask its prompt.
+    /// Parses a row of a kind, with its prompt formed as configured.
     ///
     /// # Errors
-    /// If it is not a usable row.
+    /// If the row is not usable.
     pub(super) fn rows_of(
         &self,
         kind: DatasetKind,
@@ -114,12 +115,12 @@ impl DatasetReader {
 }
 
 impl ParsedRow {
-    /// Returns its tokens, if the dataset has them.
+    /// Returns the row's tokens, if the dataset has them.
     fn tokens(&self) -> Option<&TokenizedRow> {
         if let Self::Completion(row, _) = self { row.tokens.as_ref() } else { None }
     }
 
-    /// Returns whether it can be seen without its tokens that all of them are learned.
+    /// Returns whether all tokens are known to be learned without tokenizing.
     pub(super) fn is_plain(&self, kind: DatasetKind) -> bool {
         match (self, kind) {
             (Self::Completion(row, _), DatasetKind::Completions(LearnedParts { includes_prompts: whole, turns: false })) => {
@@ -137,7 +138,7 @@ impl ParsedRow {
         }
     }
 
-    /// Returns its label, if it has one.
+    /// Returns the row's label, if it has one.
     fn label(&self) -> Option<bool> {
         if let Self::Completion(_, label) = self { *label } else { None }
     }
@@ -151,32 +152,32 @@ impl ParsedRow {
     }
 }
 
-/// The texts of a row that are tokenized.
+/// The texts of a row that would be tokenized.
 struct RowTexts {
     prompt: Option<String>,
     wholes: Vec<String>,
-    /// Whether the tokenizer adds its own tokens around them.
+    /// Whether the tokenizer adds special tokens around the texts.
     special: bool,
     chat: bool,
 }
 
-/// What is kept of a usable row.
+/// Summary of a usable row.
 #[derive(Deserialize, Serialize)]
 pub(super) struct RowVerdict {
-    /// Hash of its texts and its other columns.
+    /// Hash of the row's texts and other columns.
     pub(super) hash: [u8; 32],
     pub(super) chat: bool,
-    /// Number of the prompt's tokens, if they were counted; otherwise it is small enough not to matter.
+    /// Number of the prompt's tokens, if counted; otherwise it is small enough not to matter.
     pub(super) tokens: usize,
     /// For a pair that was tokenized: whether the prompt's last tokens merge with an answer's first.
     pub(super) cut: bool,
-    /// At least the number of tokens of the prompt, and of it with an answer; the same whenever the row is read.
+    /// Upper bounds on the number of tokens of the prompt, and of the prompt with an answer; they depend only on the row.
     pub(super) reach: [usize; 2],
-    /// For a reward model's pair: whether it says by how much the chosen answer is better.
+    /// For a reward model's pair: whether the pair has a margin.
     pub(super) margin: bool,
-    /// Its label, if it has one.
+    /// Label of the row, if it has one.
     pub(super) label: Option<bool>,
-    /// What the chat template leaves out of it, in words, if anything.
+    /// What the chat template omits from the row, in words, if anything.
     pub(super) left_out: Option<String>,
 }
 
@@ -201,14 +202,14 @@ impl DatasetReader {
         }
     }
 
-    /// Decides whether a row can be used.
+    /// Decides whether a row is usable.
     ///
     /// # Errors
-    /// Those of preparing it.
+    /// Those of preparing the row.
     pub(super) fn judge(&self, kind: DatasetKind, number: usize, row: ParsedRow) -> data::Result<RowVerdict> {
         let texts = match self.texts(&row) {
             Ok(texts) => texts,
-            // In the words in which preparing the row says it.
+            // Prepare the row to get its error message.
             Err(error) => {
                 let error = row.place().failed(error);
                 return self.prepare(kind, row).and(Err(error));
@@ -258,7 +259,7 @@ impl DatasetReader {
         })
     }
 
-    /// Describes what the chat template leaves out of a row's conversations.
+    /// Describes what the chat template omits from a row's conversations.
     fn left_out(&self, row: &ParsedRow, texts: &RowTexts, thorough: bool) -> data::Result<Option<String>> {
         let check = |parts: &[&TextOrChat], text: Option<&String>, generate: bool, extras: &TemplateVariables| {
             let mut messages: Vec<ChatMessage> = Vec::new();
@@ -294,7 +295,7 @@ impl DatasetReader {
                 let wholes = vec![whole(&row.chosen)?, whole(&row.rejected)?];
                 (Some((&row.prompt, &row.extras)), wholes, is_special(&row.prompt))
             }
-            // They are not tokenized, but must be told from each other.
+            // These rows are not tokenized, but their hashes must differ.
             ParsedRow::Completion(CompletionRow { tokens: Some(tokens), .. }, _) => (None, vec![format!("{tokens:?}")], true),
             ParsedRow::Completion(row, _) => {
                 let whole = whole_text(row.prompt.as_ref(), &row.completion, true, &row.extras, tokenizer)?;
@@ -311,10 +312,10 @@ impl DatasetReader {
         [texts.prompt.as_ref().map_or(0, most), longest.saturating_add(if self.framed { 2 } else { 0 })]
     }
 
-    /// Returns whether bounds prove that a row can be used, and that its length needs no warning.
+    /// Returns whether bounds prove that a row is usable and that its length needs no warning.
     fn is_usable(&self, kind: DatasetKind, texts: &RowTexts, lengths: &TokenCountBounds) -> bool {
         let asked = texts.prompt.as_deref().unwrap_or_default();
-        // A prompt that is shortened needs only to have tokens.
+        // A prompt that is truncated only has to be non-empty.
         let is_below = |most: usize| {
             let shortened = self.longest_prompt.is_some_and(|longest| longest > 0 && longest < most);
             lengths.fits(asked, texts.special, if shortened { usize::MAX } else { most })
@@ -341,10 +342,10 @@ impl DatasetReader {
         }
     }
 
-    /// Returns the number of tokens of a usable row's prompt and first answer, without tokenizing all of its text if possible.
+    /// Returns the number of tokens of a usable row's prompt and first answer, tokenizing only part of the text if possible.
     ///
     /// # Errors
-    /// Those of preparing it.
+    /// Those of preparing the row.
     pub(super) fn length(&self, kind: DatasetKind, row: ParsedRow) -> data::Result<usize> {
         let counted = match (kind, &row, &self.lengths) {
             (DatasetKind::Completions(_), ParsedRow::Completion(row, _), Some(lengths)) if row.tokens.is_none() => {
@@ -359,7 +360,7 @@ impl DatasetReader {
         }
     }
 
-    /// Returns the settings that shape the tokens of rows with this reach.
+    /// Returns the settings that determine the tokens of rows with this reach.
     pub(super) fn shape(&self, kind: DatasetKind, reach: [usize; 2]) -> String {
         let limit = |limit: usize, reach: usize| if reach > limit { limit.to_string() } else { String::new() };
         let prompt = limit(self.longest_prompt.unwrap_or(usize::MAX), reach[0]);
@@ -372,10 +373,10 @@ impl DatasetReader {
                 format!("completions {text} {whole} {turns}")
             }
             DatasetKind::Labelled => format!("labelled {prompt} {text}"),
-            // Longer texts are not cut but skipped.
+            // Longer texts are skipped, not truncated.
             DatasetKind::ValuedPairs => "valued pairs".to_owned(),
         };
-        // Nothing is added where no setting forms prompts, as before there were any.
+        // If no setting forms prompts, nothing is added, as before such settings existed.
         match &self.form {
             Some(form) => format!("{shape} {}", form.settings()),
             None => shape,

@@ -1,4 +1,4 @@
-//! The first look at a dataset: decides which of its rows can be used, on several threads.
+//! Scans a dataset with several threads, to decide which of its rows are usable.
 
 use super::row_outcome::{NAMED, PartOutcomes, RowOutcome};
 use super::row_verdict::ParsedRow;
@@ -14,12 +14,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-/// The first look at a dataset's rows, on several threads.
+/// Scan of a dataset's rows with several threads.
 struct DatasetScan<'a> {
     reader: &'a DatasetReader,
     kind: DatasetKind,
     refused: &'a UnusableRows,
-    /// The first row whose failure is final.
+    /// The first row whose error ends the run.
     last: AtomicUsize,
     /// Number of unusable rows so far.
     unusable: AtomicUsize,
@@ -33,7 +33,7 @@ impl<'a> DatasetScan<'a> {
         Self { reader, kind, refused, last, unusable, columns }
     }
 
-    /// Looks at a row; returns what was found of each of its parts.
+    /// Scans a row; returns the outcomes of its parts.
     fn row(&self, number: usize, place: &Location, row: RowColumns) -> PartOutcomes {
         PartOutcomes(match self.reader.rows_of(self.kind, number, place, row) {
             Ok(parts) => parts.into_iter().map(|part| self.part(number, part)).collect(),
@@ -43,7 +43,7 @@ impl<'a> DatasetScan<'a> {
     }
 
     fn part(&self, number: usize, row: ParsedRow) -> RowOutcome {
-        // Each row after the first whose failure is final may leave a thread behind.
+        // Every row after the first that ends the run may leave a thread behind.
         if number > self.last.load(Ordering::Relaxed) {
             return RowOutcome::Passed;
         }
@@ -71,7 +71,7 @@ impl<'a> DatasetScan<'a> {
 }
 
 impl DatasetReader {
-    /// Looks at the rows of a dataset of this kind, or at the built-in prompts, on all ranks together.
+    /// Scans the rows of a dataset of this kind, or the built-in prompts, on all ranks together.
     pub(super) fn look(
         &self,
         given: Option<&Dataset>,
@@ -95,7 +95,7 @@ impl DatasetReader {
     }
 }
 
-/// Returns the names of a row's columns that are not known yet.
+/// Returns the names of a row's columns that were not seen before.
 fn unseen(known: &RwLock<BTreeSet<String>>, row: &ParsedRow) -> Vec<String> {
     let known = known.read().unwrap_or_else(PoisonError::into_inner);
     row.columns().keys().filter(|name| !known.contains(name.as_str())).cloned().collect()
@@ -177,7 +177,7 @@ mod tests {
         let look = |reader: &DatasetReader, dataset: &Dataset| {
             let (_, UsableSummary { used, warning, .. }) =
                 reader.look(Some(dataset), DatasetKind::Labelled, &World::single_process())?;
-            // Row 4 is no pair, so the first thousand end with row 1000.
+            // Row 4 is not a pair, so the first thousand pairs end with row 1000.
             let half = |part: usize, without: [usize; 3], rows: std::ops::Range<usize>| {
                 rows.filter(move |row| !without.contains(row)).map(move |row| (row, part)).collect::<Vec<_>>()
             };

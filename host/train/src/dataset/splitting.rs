@@ -1,5 +1,5 @@
-//! Cuts given texts into sequences, for packing without losing tokens: TRL's `bfd_split` and `wrapped`. Where they are cut follows from
-//! the texts' lengths; their tokens are made when they are needed.
+//! Cuts given texts into sequences, for packing without losing tokens: TRL's `bfd_split` and `wrapped`. The cuts depend only on the texts'
+//! lengths; the texts are tokenized on demand.
 
 use super::prompts::{PromptSet, ROWS_PREFIX};
 use super::{Prompt, PromptAnswers, hex};
@@ -11,23 +11,23 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// If a sequence's text is longer than this many sequences in the mean, all sequences are made at once: to get one, its whole text must
-/// be tokenized.
+/// Mean number of sequences per text, weighted by length, above which all sequences are made at once: getting one requires tokenizing its
+/// whole text.
 const MOST_PARTS: u128 = 16;
 
-/// Tokens, each with whether it is learned.
+/// Tokens with their mask: 1 if a token is learned.
 type MaskedTokens = Vec<(u32, u8)>;
 
-/// What must be known of a text to cut it.
+/// The facts about a text that determine its cuts.
 pub(super) enum TextOutline {
-    /// Its number of tokens, and of those at its beginning that are not learned.
+    /// Number of tokens, and number of unlearned tokens at the beginning.
     Plain(usize, usize),
-    /// Of each token, whether it is learned.
+    /// For each token, whether it is learned.
     Masked(Vec<u8>),
 }
 
 impl TextOutline {
-    /// Returns that of a prepared row.
+    /// Returns the outline of a prepared row.
     pub(super) fn from_prompt(prompt: &Prompt, whole: bool) -> Self {
         let learned = prompt.answers.as_ref().and_then(|answers| answers.learned.as_ref());
         match learned {
@@ -43,7 +43,7 @@ impl TextOutline {
         }
     }
 
-    /// Returns whether a token at these places is learned.
+    /// Returns whether any token at these places is learned.
     fn learns(&self, mut places: Range<usize>) -> bool {
         match self {
             Self::Plain(_, unlearned) => places.end > places.start.max(*unlearned),
@@ -52,24 +52,24 @@ impl TextOutline {
     }
 }
 
-/// A sequence: the texts that it is made of, in order, each with the places of its tokens.
+/// A sequence: the texts that it consists of, in order, with the places of their tokens.
 struct SplitSequence {
     row: SplitRow,
     pieces: Vec<(usize, Range<usize>)>,
-    /// Number of its tokens.
+    /// Number of the sequence's tokens.
     length: usize,
     /// Whether a token after the first is learned.
     learned: bool,
 }
 
-/// Which row of a dataset a sequence counts as.
+/// Row number of a sequence.
 #[derive(Clone, Copy)]
 enum SplitRow {
-    /// The text itself, which was not cut.
+    /// The row of its text, which was not cut.
     Whole,
-    /// That of its text.
+    /// The row of the text that it is part of.
     OfText,
-    /// One that it is given.
+    /// A new number.
     Numbered(usize),
 }
 
@@ -87,11 +87,11 @@ impl SplitSequence {
     }
 }
 
-/// How long texts are.
+/// Statistics of texts' lengths.
 #[derive(Default)]
 struct TextSizes {
     total: u128,
-    /// The sum of their squares.
+    /// Sum of the squared lengths.
     squares: u128,
 }
 
@@ -113,7 +113,7 @@ pub(super) struct SplitTexts {
     parts: Vec<SplitSequence>,
     /// Whether prompts are learned.
     whole: bool,
-    /// What the places of the cuts follow from.
+    /// Description of the rule and settings that determine the cuts.
     rule: String,
 }
 
@@ -165,7 +165,7 @@ impl SplitTexts {
     }
 }
 
-/// Cuts texts longer than `length` into parts that don't attend to each other; the first token of a part is not learned.
+/// Cuts texts longer than `length` into parts that don't attend to each other; the first token of each part is not learned.
 pub(crate) fn split(texts: PromptSet, length: usize, whole: bool, world: &World) -> Result<PromptSet> {
     let (mut parts, mut sizes) = (Vec::with_capacity(texts.len()), TextSizes::default());
     texts.outlines(0..texts.len(), (whole, world), |text, outline| {
@@ -213,7 +213,7 @@ pub(crate) fn wrap(
     cut(texts, parts, whole, rule, sizes.are_long(length))
 }
 
-/// Leaves out parts of which nothing is learned, and makes the others' tokens now or later.
+/// Drops parts without learned tokens, and makes the tokens of the others now or on demand.
 fn cut(texts: PromptSet, mut parts: Vec<SplitSequence>, whole: bool, rule: String, now: bool) -> Result<PromptSet> {
     parts.retain(|part| part.learned);
     let cut = PromptSet::from(SplitTexts { texts, parts, whole, rule });
@@ -223,8 +223,8 @@ fn cut(texts: PromptSet, mut parts: Vec<SplitSequence>, whole: bool, rule: Strin
     Ok(cut)
 }
 
-/// Returns a row's tokens at these places, if it has them. If anything comes before it, its first token is learned like the others,
-/// unless it belongs to a prompt or is masked.
+/// Returns the row's tokens at these places with their mask. A first token that follows another text is learned, unless it belongs to a
+/// prompt or is masked.
 fn text(prompt: &Prompt, places: Range<usize>, whole: bool) -> impl Iterator<Item = (u32, u8)> {
     let answers = prompt.answers.as_ref();
     let mask = answers.and_then(|answers| answers.learned.as_ref());
@@ -236,7 +236,7 @@ fn text(prompt: &Prompt, places: Range<usize>, whole: bool) -> impl Iterator<Ite
     })
 }
 
-/// Returns a part as a separate row; none if nothing of it is learned.
+/// Returns a part as a separate row; none if nothing in it is learned.
 fn sequence(row: usize, part: &[(u32, u8)]) -> Option<Prompt> {
     let (first, rest) = part.split_first()?;
     let (chosen, mask): (Vec<u32>, Vec<u8>) = rest.iter().copied().unzip();

@@ -4,7 +4,7 @@ use crate::data::{
     self, ChatMessage, CompletionRow, Location, PreferenceRow, ScorableRow, TemplateVariables, TextOrChat, Tokenizer,
 };
 
-/// Returns whether the tokenizer adds its own tokens around a text; a chat template writes them itself.
+/// Returns whether the tokenizer adds special tokens around a text; a chat template writes them itself.
 pub(super) fn is_special(prompt: &TextOrChat) -> bool {
     matches!(prompt, TextOrChat::Text(_))
 }
@@ -13,7 +13,7 @@ pub(super) fn is_special(prompt: &TextOrChat) -> bool {
 pub(super) fn asked_text(prompt: &TextOrChat, extras: &TemplateVariables, tokenizer: &Tokenizer) -> data::Result<String> {
     match prompt {
         TextOrChat::Text(text) => Ok(text.clone()),
-        // There is nothing to render, and many templates fail without a message.
+        // Nothing has to be rendered, and many templates fail without messages.
         TextOrChat::Chat(messages) if messages.is_empty() => Ok(String::new()),
         TextOrChat::Chat(messages) => tokenizer.render_chat(messages, true, extras),
     }
@@ -39,7 +39,7 @@ pub(super) struct TokenizedAnswers<const N: usize> {
     pub(super) cut: bool,
 }
 
-/// Tokenizes each answer together with its prompt. An answer begins where that differs from the prompt alone, as in TRL.
+/// Tokenizes each answer together with its prompt. The answer begins at the first token that differs from the prompt alone, as in TRL.
 pub(super) fn answered<const N: usize>(
     prompt: &TextOrChat,
     given: [&TextOrChat; N],
@@ -59,8 +59,7 @@ pub(super) fn answered<const N: usize>(
     Ok(TokenizedAnswers { text, tokens, answers, cut })
 }
 
-/// Returns the position of the last non-padding token of a prompt with an answer: the one whose state has the value, as in
-/// transformers.
+/// Returns the position of the last non-padding token of a prompt with an answer, where a reward model's value is read, as in transformers.
 pub(crate) fn valued_at(prompt: &[u32], answer: &[u32], pad: Option<u32>) -> usize {
     let all = prompt.iter().chain(answer);
     all.enumerate().filter(|(_, token)| Some(**token) != pad).last().map_or(0, |(place, _)| place)
@@ -89,7 +88,7 @@ pub(super) fn learned_of(
     }
 }
 
-/// Returns the mask of the assistant's tokens in a row's conversation, whose tokens are `all`.
+/// Returns the mask of the assistant's tokens in a row's conversation with the tokens `all`.
 fn assistant_turns(row: &CompletionRow, messages: &[ChatMessage], all: &[u32], tokenizer: &Tokenizer) -> data::Result<Vec<u8>> {
     let (tokens, said) = tokenizer.encode_with_assistant_mask(messages, &row.extras)?;
     if tokens != all {
@@ -99,7 +98,7 @@ fn assistant_turns(row: &CompletionRow, messages: &[ChatMessage], all: &[u32], t
     Ok(said)
 }
 
-/// Returns a whole text with its prompt, if it has one, and its end token, if it `ended`; or a whole conversation.
+/// Returns a whole text with its prompt, if there is one, and the end token if it `ended`; or a whole conversation.
 pub(super) fn whole_text(
     prompt: Option<&TextOrChat>,
     text: &TextOrChat,
@@ -109,7 +108,7 @@ pub(super) fn whole_text(
 ) -> data::Result<String> {
     match (prompt, text) {
         (prompt, TextOrChat::Text(text)) => {
-            // The readers of `data` let no mixture through.
+            // The readers in `data` reject mixtures.
             let before = if let Some(TextOrChat::Text(before)) = prompt { before } else { "" };
             let end = tokenizer.eos_text().filter(|eos| ended && !text.ends_with(eos)).unwrap_or_default();
             Ok(format!("{before}{text}{end}"))
@@ -121,7 +120,7 @@ pub(super) fn whole_text(
     }
 }
 
-/// Tokenizes such a text.
+/// Renders a text as [`whole_text`] does, and tokenizes it.
 pub(crate) fn tokenize_whole(
     prompt: Option<&TextOrChat>,
     text: &TextOrChat,
@@ -159,7 +158,7 @@ pub(crate) fn check_fits(place: &Location, tokens: usize, longest: usize) -> dat
     Ok(())
 }
 
-/// Which parts of a given text are learned.
+/// The parts of a given text that are learned.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LearnedParts {
     /// Whether prompts are learned too, if both prompt and completion are given.

@@ -1,4 +1,4 @@
-//! Sorts what the first look finds of a dataset's rows, one after another, and keeps little of each.
+//! Collects the outcomes of a dataset's scan in the order of the rows, and stores a summary of each.
 
 use super::row_outcome::{PartOutcomes, RowOutcome};
 use super::row_verdict::{RowVerdict, TRIED_PAIRS};
@@ -8,58 +8,58 @@ use crate::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 
-/// The row of a prompt in the dataset, and which of the row's parts it is.
+/// Number of a row in the dataset, and of a part of it.
 #[derive(Clone, Copy)]
 pub(super) struct RowPart {
     pub(super) row: usize,
     pub(super) part: usize,
 }
 
-/// The rows that can be used so far, and what is known of them together.
+/// The usable rows so far, with their totals.
 pub(super) struct UsableRows<'a> {
     reader: &'a DatasetReader,
     kind: DatasetKind,
     refused: UnusableRows,
-    /// The first errors that end the run: of a row that can't be read, and of one that was judged.
+    /// The first errors that end the run: of an unreadable row, and of an unusable one.
     ends: [Option<data::Error>; 2],
     order: PairOrdering<(RowPart, RowOutcome)>,
     used: Vec<RowPart>,
     sums: UsableTotals,
-    /// Names of their other columns.
+    /// Names of the rows' other columns.
     columns: BTreeSet<String>,
-    /// Hashes of the rows for all that may shape their tokens. Which it is depends on the longest row.
+    /// Hashes of the rows for each set of settings that may determine their tokens; which one applies depends on the longest row.
     hashes: Vec<(String, Sha256)>,
 }
 
-/// What is known of the usable rows together.
+/// Totals over the usable rows.
 #[derive(Default)]
 pub(super) struct UsableTotals {
     /// The largest of [`RowVerdict::reach`].
     reach: [usize; 2],
-    /// Whether any is a conversation.
+    /// Whether any row is a conversation.
     pub(super) chat: bool,
-    /// The largest number of tokens of a prompt that was counted.
+    /// Length of the longest prompt that was counted, in tokens.
     pub(super) longest: usize,
-    /// Pairs among the first rows whose prompt's last tokens merge with an answer's first.
+    /// Number of pairs, among the first rows, whose prompt's last tokens merge with an answer's first.
     merged: usize,
-    /// Pairs that say by how much the chosen answer is better.
+    /// Number of pairs with a margin.
     margins: usize,
-    /// Number of undesirable and of desirable completions.
+    /// Numbers of undesirable and of desirable completions.
     labels: [usize; 2],
-    /// Number of rows of which the chat template leaves something out, and what it leaves out of the first.
+    /// Number of rows of which the chat template omits something, and what it omits from the first of them.
     left_out: (usize, Option<String>),
 }
 
-/// What is known of a dataset once all of its rows were seen.
+/// Result of scanning all rows of a dataset.
 pub(super) struct UsableSummary {
-    /// The rows that can be used, in the order in which they are learned.
+    /// The usable rows, in the order of training.
     pub(super) used: Vec<RowPart>,
     pub(super) sums: UsableTotals,
-    /// The hash of all that determines their tokens and columns.
+    /// Hash of everything that determines the rows' tokens and columns.
     pub(super) hash: String,
-    /// Names of their other columns.
+    /// Names of the rows' other columns.
     pub(super) columns: BTreeSet<String>,
-    /// Names skipped rows, and says what else is wrong.
+    /// Warning that names skipped rows and other faults.
     pub(super) warning: Option<String>,
 }
 
@@ -86,10 +86,10 @@ impl<'a> UsableRows<'a> {
         }
     }
 
-    /// Takes what was seen of the next row's parts.
+    /// Adds the outcomes of a row's parts.
     pub(super) fn take(&mut self, row: usize, parts: PartOutcomes) {
         let numbered = parts.0.into_iter().enumerate().map(|(part, seen)| (RowPart { row, part }, seen)).collect();
-        // Those in order now; further pairs may have to come first.
+        // Rows that are in order now; later pairs may have to come first.
         let ready = self.order.push(numbered);
         ready.into_iter().for_each(|(used, seen)| self.sort(used, seen));
     }
@@ -117,7 +117,7 @@ impl<'a> UsableRows<'a> {
         sums.reach = [0, 1].map(|i| sums.reach[i].max(verdict.reach[i]));
         sums.chat |= verdict.chat;
         sums.longest = sums.longest.max(verdict.tokens);
-        // Beyond those, only rows about which nothing was proved are tokenized.
+        // Of the later rows, only those are tokenized for which bounds proved nothing.
         sums.merged += usize::from(used.row < TRIED_PAIRS && verdict.cut);
         sums.margins += usize::from(verdict.margin);
         if let Some(detail) = &verdict.left_out {
@@ -129,10 +129,10 @@ impl<'a> UsableRows<'a> {
         }
     }
 
-    /// Returns what is known of the rows.
+    /// Returns the summary of all rows.
     ///
     /// # Errors
-    /// If the first look ended the run, or no row can be used.
+    /// If the scan ended the run, or no row is usable.
     pub(super) fn done(mut self) -> Result<UsableSummary> {
         let rest = std::mem::take(&mut self.order).end();
         rest.into_iter().for_each(|(used, seen)| self.sort(used, seen));
@@ -164,7 +164,7 @@ pub(super) fn warn_of_merges(merged: usize, all: bool) {
     tracing::warn!("in {pairs} the prompt's last tokens merge with an answer's first; there the answer starts earlier");
 }
 
-/// Refuses pairs of which only some say by how much the chosen answer is better.
+/// Refuses pairs if only some have a margin.
 fn check_margins(with: usize, all: usize) -> Result<()> {
     if with == 0 || with == all {
         return Ok(());
@@ -174,14 +174,14 @@ fn check_margins(with: usize, all: usize) -> Result<()> {
     Err(Error::setting("dataset", detail))
 }
 
-/// Returns a warning if the chat template leaves something out of some of the rows.
+/// Returns a warning if the chat template omits something from some of the rows.
 pub(super) fn unwritten((count, first): &(usize, Option<String>), all: usize) -> Option<String> {
     let first = first.as_ref()?;
     let advice = "use a template that writes it (chat_template_path), or remove it from the dataset";
     Some(format!("{first}, so it is not learned. {count} of {all} rows are affected; {advice} (strict_data refuses such rows)"))
 }
 
-/// Returns a warning if labelled completions, of which so many are undesirable and desirable, are all of one kind.
+/// Returns a warning if all labelled completions have the same label.
 pub(super) fn one_sided([undesirable, desirable]: [usize; 2]) -> Option<String> {
     let kind = match (undesirable, desirable) {
         (1.., 0) => "undesirable",

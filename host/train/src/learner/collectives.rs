@@ -1,4 +1,4 @@
-//! Collectives of a step: those of passes, and those around them.
+//! Collective operations of a step, during and around its passes.
 
 use super::combined_collectives::CombinedCollectives;
 use super::{Critic, GradientAction, Learner};
@@ -9,7 +9,7 @@ use crate::{Error, Result};
 use candle_core::Tensor;
 use std::collections::{HashMap, HashSet};
 
-/// All parameters of the policy on all ranks, until it is dropped.
+/// Keeps all parameters of the policy on all ranks until it is dropped.
 #[must_use]
 pub(crate) struct GatheredPolicy<'a>(&'a Learner);
 
@@ -22,10 +22,10 @@ impl Drop for GatheredPolicy<'_> {
 }
 
 impl Learner {
-    /// Returns the number of passes on this rank, which has `own`: as many as any, if the ranks communicate in each.
+    /// Returns the number of passes on this rank, which has `own` micro-batches: the maximum over all ranks, if each pass communicates.
     pub(super) fn passes(&self, own: usize) -> Result<usize> {
         if !self.trained.shards().sums_each_pass() && !self.gathers() {
-            // The last sums, even where there is none.
+            // The last pass sums gradients, even on a rank without micro-batches.
             return Ok(own.max(1));
         }
         Ok(self.world.gather("passes", own)?.into_iter().max().unwrap_or_default().max(1))
@@ -37,7 +37,7 @@ impl Learner {
         sums && learn != GradientAction::Nothing && self.world.size() > 1
     }
 
-    /// Runs a pass that learns, with the collectives that it takes.
+    /// Runs a training pass with its collective operations.
     pub(super) fn communicating<T>(
         &self,
         learn: GradientAction,
@@ -52,7 +52,7 @@ impl Learner {
             let teacher = self.teacher.as_ref().and_then(|teacher| teacher.follow(by));
             pass(&CombinedCollectives { policy: self.trained.follow(by, sums), teacher, critic })
         });
-        // What is in no layer has stayed.
+        // Parameters outside of layers are still gathered.
         self.release()?;
         done?
     }
@@ -63,8 +63,8 @@ impl Learner {
         teacher || self.models_with_shards().any(|(_, shards)| shards.gathers())
     }
 
-    /// Returns the moments of a checkpoint without those of a model of which any rank lacks some: an optimizer starts anew on all ranks or
-    /// on none.
+    /// Returns the moments of a checkpoint, without those of any model for which a rank lacks some: an optimizer starts fresh on all ranks
+    /// or on none.
     ///
     /// # Errors
     /// If a rank has failed.
@@ -88,7 +88,7 @@ impl Learner {
         ReductionSettings { dtype: self.plan.reduce_dtype, overlap: self.plan.overlaps_reduction }
     }
 
-    /// Copies what each rank has updated to all.
+    /// Sends the weights that each rank has updated to all.
     pub(super) fn publish(&self) -> Result<()> {
         if !self.is_divided() {
             return Ok(());
@@ -99,7 +99,7 @@ impl Learner {
         Ok(self.world.communicate("updated weights", self.reduction(), publish)?)
     }
 
-    /// Gathers all parameters of the policy on all ranks, if they are divided. All ranks must ask for that.
+    /// Gathers all parameters of the policy on all ranks, if they are sharded. All ranks must call this.
     ///
     /// # Errors
     /// If a rank has failed.
@@ -112,14 +112,14 @@ impl Learner {
         Ok(GatheredPolicy(self))
     }
 
-    /// Frees the parameters that only other ranks keep.
+    /// Frees the parameters that other ranks own.
     pub(super) fn release(&self) -> Result<()> {
         let teacher = self.teacher.iter().map(|teacher| teacher.release());
         let models = self.models_with_shards().map(|(_, shards)| shards.release());
         models.chain(teacher).try_for_each(|released| released.map_err(Error::from))
     }
 
-    /// Returns the trained models with what the ranks own of them.
+    /// Returns the trained models with their shards.
     pub(super) fn models_with_shards(&self) -> impl Iterator<Item = (&PolicyModel, &ModelShards)> {
         std::iter::once((&self.policy, self.trained.shards()))
             .chain(self.critic.as_ref().map(|critic| (critic.model(), critic.shards())))

@@ -1,4 +1,4 @@
-//! Builds the batch that a micro-batch's loss gets, and takes this rank's part of the loss's answer.
+//! Builds the loss's batch from a micro-batch, and extracts this rank's part of the result.
 
 use super::forward::ForwardPass;
 use crate::columns::{NamedColumns, selected};
@@ -14,24 +14,24 @@ use crate::rollout::Rollout;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// What a loss gets besides its rows and their forward pass.
+/// Inputs of a loss besides its rows and their forward pass.
 pub(super) struct LossInputs {
     pub needs: Rc<NeededInputs>,
     /// The host's own metrics of the pass.
     pub metrics: PassMetrics,
     pub at: PolicyProgress,
-    /// The only randomness of the loss.
+    /// Random seed of the loss; it has no other randomness.
     pub seed: u64,
     pub scale: Scale,
-    /// The micro-batch, for a loss that compares rows: the parts of all ranks then go into it together.
+    /// The whole micro-batch, for a loss that compares rows and so gets the parts of all ranks.
     pub shared: Option<MicroBatch>,
     /// Columns of the whole micro-batch.
     pub of_micro_batch: Vec<Column>,
-    /// Whether log-probabilities are compared with those of sampling.
+    /// Whether log-probabilities are compared with those at sampling.
     pub compares_sampling: bool,
 }
 
-/// Joins what several ranks' passes show; those without rows show nothing.
+/// Joins the outputs of several ranks' passes; ranks without rows have none.
 pub(super) fn joined(parts: Vec<NamedColumns>) -> NamedColumns {
     parts
         .into_iter()
@@ -43,11 +43,11 @@ pub(super) fn joined(parts: Vec<NamedColumns>) -> NamedColumns {
         .unwrap_or_default()
 }
 
-/// The completions of a batch: rows of an experience, in the order of the batch.
+/// The completions of a batch, as rows of an experience in the batch's order.
 struct BatchRows<'a> {
     micro_batch: &'a MicroBatch,
     rows: Vec<usize>,
-    /// Places of their tokens in the experience's columns.
+    /// Indices of the rows' tokens in the experience's columns.
     tokens: Vec<usize>,
 }
 
@@ -62,13 +62,13 @@ impl<'a> BatchRows<'a> {
         &self.micro_batch.experience
     }
 
-    /// Returns a column of the whole experience for these rows.
+    /// Selects these rows from a column of the whole experience.
     fn select_column(&self, column: &Column) -> Column {
         selected(column, if column.unit == Unit::Token { &self.tokens } else { &self.rows })
     }
 
-    /// Returns a column of their tokens: the `current` values of completions that this version of the policy wrote, and the `old` ones,
-    /// which cover the whole experience, of others.
+    /// Returns a column of the rows' tokens: `current` values for completions that this version of the policy wrote; for others, `old`
+    /// values, which cover the whole experience.
     fn of_versions(&self, version: u64, current: &[f32], old: &[f32]) -> Vec<f32> {
         let e = self.experience();
         let mut at = 0;
@@ -115,7 +115,7 @@ pub(super) fn labels(micro_batch: &MicroBatch) -> Column {
     Column::new(MICRO_BATCH_LABEL, Unit::MicroBatch, BatchRows::new(micro_batch).labels())
 }
 
-/// Returns the batch of a micro-batch after its forward pass, which shows the columns `observed`.
+/// Returns the batch of a micro-batch; its forward pass computed the columns `observed`.
 pub(super) fn batch(micro_batch: &MicroBatch, observed: &NamedColumns, inputs: &LossInputs) -> Batch {
     let rows = BatchRows::new(micro_batch);
     let e = rows.experience();
@@ -134,7 +134,7 @@ pub(super) fn batch(micro_batch: &MicroBatch, observed: &NamedColumns, inputs: &
     }
 }
 
-/// Returns where each part of these lengths begins, and the end of the last.
+/// Returns the offset of each part, and the end of the last one.
 fn ends(lengths: impl IntoIterator<Item = usize>) -> Vec<u32> {
     let mut end = 0;
     std::iter::once(0)
@@ -145,8 +145,8 @@ fn ends(lengths: impl IntoIterator<Item = usize>) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the column of this name, if there is one. For completions of the policy's current version, the current values also serve as
-/// the old ones, so the first update's ratios are exactly one.
+/// Returns the column of this name, if there is one. For completions of the current policy version, the current values also serve as the
+/// old ones, so that the first update's ratios are exactly one.
 fn column(name: &str, rows: &BatchRows<'_>, observed: &NamedColumns, inputs: &LossInputs) -> Option<Column> {
     let (e, at) = (rows.experience(), inputs.at);
     let current = |name: &str| observed.values(name).unwrap_or_default();
@@ -157,7 +157,7 @@ fn column(name: &str, rows: &BatchRows<'_>, observed: &NamedColumns, inputs: &Lo
             let is_known = old.is_some() || rows.rows.iter().all(|row| e.is_on_policy(*row, at.step));
             is_known.then(|| Column::new(name, Unit::Token, rows.of_versions(at.step, current, old.unwrap_or_default())))
         }
-        // As long as both are one model, they differ by rounding alone, and a pair would have an accuracy by chance.
+        // While both are one model, they differ only by rounding, which would give a pair a random accuracy.
         REF_LOGP if at.is_reference && (e.pairs.is_some() || inputs.needs.has(LABEL)) => {
             e.columns.get(name).map(|_| Column::new(name, Unit::Token, current(LOGP).to_vec()))
         }
@@ -214,11 +214,11 @@ pub(super) fn metrics(micro_batch: &MicroBatch, forward: &ForwardPass<'_>, input
     }
 }
 
-/// Returns how far the log-probabilities of training are from those of sampling, if both are known.
+/// Returns the difference between the log-probabilities of training and those of sampling, if both are known.
 fn compared_with_sampling(micro_batch: &MicroBatch, current: &[f32], inputs: &LossInputs) -> Vec<Metric> {
     let e = &micro_batch.experience;
     let range = e.tokens(&micro_batch.items);
-    // As long as the weights are those of the generation, they are known without another pass.
+    // While the weights are those of the generation, the current values need no other pass.
     let is_current = micro_batch.items.clone().all(|row| e.is_on_policy(row, inputs.at.step));
     let recomputed = e.columns.values(OLD_LOGP).map(|old| &old[range.clone()]);
     let logp = recomputed.or(is_current.then_some(current)).filter(|_| inputs.compares_sampling);
@@ -227,7 +227,8 @@ fn compared_with_sampling(micro_batch: &MicroBatch, current: &[f32], inputs: &Lo
     logp.zip(sampled).map(compare).unwrap_or_default()
 }
 
-/// Returns how far the log-probabilities of training are from those of sampling, over the sampled tokens: TRL's figures.
+/// Returns the metrics of the difference between the log-probabilities of training and those of sampling, over the sampled tokens, as in
+/// TRL.
 fn sampling_metrics(rollouts: &[Rollout], logp: &[f32], sampled: &[f32]) -> Vec<Metric> {
     let mask = rollouts.iter().flat_map(Rollout::mask);
     let differences = logp.iter().zip(sampled).zip(mask).filter(|(_, counts)| *counts == 1);
@@ -248,7 +249,7 @@ fn sampling_metrics(rollouts: &[Rollout], logp: &[f32], sampled: &[f32]) -> Vec<
     ]
 }
 
-/// Returns the chosen completions' part of a column of pairs.
+/// Returns the entries of the chosen completions in a column of pairs.
 fn chosen(micro_batch: &MicroBatch, column: &[bool]) -> Vec<bool> {
     let e: &Experience = &micro_batch.experience;
     let (mut at, mut chosen) = (0, Vec::new());
@@ -262,7 +263,7 @@ fn chosen(micro_batch: &MicroBatch, column: &[bool]) -> Vec<bool> {
     chosen
 }
 
-/// Computes how often the given token was the most likely one.
+/// Computes the fraction of tokens that were the most likely one.
 fn token_accuracy(top: &[bool]) -> Metric {
     let right = top.iter().filter(|top| **top).count() as f64;
     Metric::mean("mean_token_accuracy", right / (top.len() as f64).max(1.0), top.len() as f64)
@@ -275,8 +276,8 @@ mod tests {
     use crate::plugin::columns::SEQUENCE_VALUE;
     use std::sync::Arc;
 
-    /// Three prompts of 3, 1 and 4 tokens, with two answers each, of 1 to 6 tokens. Row `i` was written by version `i / 2`, and all its
-    /// log-probabilities are `-i`.
+    /// Returns three prompts of 3, 1 and 4 tokens, with two answers each, of 1 to 6 tokens. Row `i` was written by version `i / 2`, and all
+    /// its log-probabilities are `-i`.
     fn experience() -> Experience {
         let prompt = |index: usize| {
             let (text, columns, ref_logp, mismatched_ref_logp) = Default::default();
@@ -306,7 +307,7 @@ mod tests {
         assert_eq!(old(1), of_rows([12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0]));
         assert_eq!(old(0), [10.0, 11.0, -2.0, -2.0, -2.0, -3.0, -3.0, -3.0, -3.0]);
         assert_eq!(old(7), of_rows([-2.0, -2.0, -2.0, -3.0, -3.0, -3.0, -3.0]));
-        // A dataset's completions have none.
+        // Completions of a dataset have no old values.
         assert_eq!(BatchRows::new(&micro_batch).of_versions(7, &current, &[]), current);
     }
 

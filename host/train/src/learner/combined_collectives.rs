@@ -1,9 +1,9 @@
-//! A pass through the policy and the models beside it, followed by what divides them.
+//! Collective operations of a pass through the policy, the critic and the teacher.
 
 use crate::model::{self, PassDirection};
 use crate::sharding::PassCollectives;
 
-/// Follows a pass through the policy and the models beside it, in the order of their passes.
+/// Collective operations of a pass through the policy, the critic and the teacher, in the order of their passes.
 pub(super) struct CombinedCollectives<'a> {
     pub policy: PassCollectives<'a>,
     pub teacher: Option<PassCollectives<'a>>,
@@ -11,7 +11,7 @@ pub(super) struct CombinedCollectives<'a> {
 }
 
 impl CombinedCollectives<'_> {
-    /// Does what is left of a direction; see [`PassCollectives::finish`]. A teacher has no backward pass.
+    /// Completes the remaining operations of a direction; see [`PassCollectives::finish`]. A teacher has no backward pass.
     pub(super) fn finish(&self, direction: PassDirection) -> model::Result<()> {
         let teacher = self.teacher.as_ref().filter(|_| direction == PassDirection::Forward);
         [Some(&self.policy), teacher, self.critic.as_ref()].into_iter().flatten().try_for_each(|each| each.finish(direction))

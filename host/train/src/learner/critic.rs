@@ -1,4 +1,4 @@
-//! A critic of its own: a value model that learns from the loss's derivatives with respect to its values, and from nothing else.
+//! A separate critic: a value model that learns only from the loss's derivatives with respect to its values.
 
 use super::training_state::{FinishedUpdate, LearningRates, PreparedUpdate, TrainingState};
 use crate::Result;
@@ -10,22 +10,22 @@ use crate::sharding::{ModelShards, PassCollectives, Sharding};
 use candle_core::Tensor;
 use std::collections::HashMap;
 
-/// Prefix of its metrics and of what errors say of it.
+/// Prefix of the critic's metrics and errors.
 pub(crate) const CRITIC_PREFIX: &str = "critic_";
 
-/// Prefix of its moments and parameters beside the policy's.
+/// Prefix of the critic's moments and parameters, next to those of the policy.
 const NAMES: &str = "value_model.";
 
-/// A value model as a run starts with it.
+/// A value model as it is when the run starts.
 pub(crate) struct InitialCritic {
     pub model: PolicyModel,
-    /// Its folder, unless it is a copy of the policy's model.
+    /// Folder of the value model, unless it is a copy of the policy's model.
     pub source: Option<ModelFolder>,
-    /// Whether its weights are those of the checkpoint that the run starts from, so that its moments are, too.
+    /// Whether the weights come from the checkpoint that the run starts from, and so do the moments.
     pub continued: bool,
 }
 
-/// A value model that learns from the loss's derivatives with respect to its values, and from nothing else.
+/// A value model that learns only from the loss's derivatives with respect to its values.
 pub(crate) struct Critic {
     begun: InitialCritic,
     trained: TrainingState,
@@ -43,8 +43,8 @@ impl Critic {
         Ok(Self { begun, trained })
     }
 
-    /// Computes the values of the states in which the selected tokens were chosen, and keeps what the backward pass needs. With a
-    /// `key`, its adapter drops values, which are not those that the policy's drops.
+    /// Computes the values of the states in which the selected tokens were chosen, and keeps what the backward pass needs. With a `key`,
+    /// the adapter applies dropout, independent of the policy's.
     pub(super) fn forward<'a>(
         &'a self,
         packed: &'a PackedCompletions,
@@ -54,17 +54,17 @@ impl Critic {
         Ok(self.model().forward_values(&packed.forest, &packed.selected.rows, key.map(|key| !key), watch)?)
     }
 
-    /// Returns what the ranks own; see [`TrainingState::shards`].
+    /// Returns the shards of the critic; see [`TrainingState::shards`].
     pub(super) fn shards(&self) -> &ModelShards {
         self.trained.shards()
     }
 
-    /// Follows a pass; see [`TrainingState::follow`].
+    /// Returns the collective operations of a pass; see [`TrainingState::follow`].
     pub(super) fn follow<'a>(&'a self, by: &'a Collectives<'a>, sums: bool) -> PassCollectives<'a> {
         self.trained.follow(by, sums)
     }
 
-    /// Returns the gradients that a backward pass adds to.
+    /// Returns the gradients that a backward pass accumulates.
     pub(super) fn gradients(&self) -> &Gradients {
         self.trained.gradients()
     }
@@ -74,7 +74,7 @@ impl Critic {
         self.trained.zero()
     }
 
-    /// Finds out whether the accumulated gradients give an update; see [`TrainingState::prepare_update`].
+    /// Determines whether the accumulated gradients yield an update; see [`TrainingState::prepare_update`].
     pub(super) fn prepare_update(&self, step: u64, world: &World) -> Result<PreparedUpdate> {
         self.trained.prepare_update(self.model(), step, world)
     }
@@ -84,7 +84,7 @@ impl Critic {
         self.trained.reduce_rates(plateaus);
     }
 
-    /// Makes a prepared update.
+    /// Applies a prepared update.
     pub(super) fn update(&mut self, prepared: PreparedUpdate) -> Result<FinishedUpdate> {
         self.trained.update(&self.begun.model, prepared)
     }
@@ -94,7 +94,7 @@ impl Critic {
         &self.begun.model
     }
 
-    /// Returns the parameters with names that no parameter of the policy has.
+    /// Returns the parameters under names that the policy does not use.
     pub(super) fn named(&self) -> impl Iterator<Item = (String, &Tensor)> {
         self.model().weights().named().into_iter().map(|(name, t)| (format!("{NAMES}{name}"), t))
     }
@@ -114,13 +114,16 @@ impl Critic {
         self.trained.names_of_moments().map(|name| format!("{NAMES}{name}"))
     }
 
-    /// Returns the number of updates, and a copy of the moments by names that none of the policy has.
+    /// Returns the number of updates, and a copy of the moments under names that the policy does not use.
     pub(super) fn moments(&self) -> Result<(u64, HashMap<String, Tensor>)> {
         let (updates, moments) = self.trained.moments()?;
         Ok((updates, moments.into_iter().map(|(name, t)| (format!("{NAMES}{name}"), t)).collect()))
     }
 
-    /// Restores the moments among those of a checkpoint, unless the value model starts anew; the error names what does not fit.
+    /// Restores the moments from those of a checkpoint, unless the value model starts fresh.
+    ///
+    /// # Errors
+    /// What does not fit.
     pub(super) fn restore(&mut self, updates: u64, all: &mut HashMap<String, Tensor>) -> std::result::Result<(), String> {
         let own = all.extract_if(|name, _| name.starts_with(NAMES));
         let own = own.map(|(name, t)| (name[NAMES.len()..].to_owned(), t)).collect();

@@ -1,4 +1,4 @@
-//! The forward pass of a micro-batch, whatever its loss sees of it, and the backward pass from the loss's derivatives.
+//! The forward pass of a micro-batch, independent of its loss, and the backward pass from the loss's derivatives.
 
 use super::Critic;
 use crate::columns::NamedColumns;
@@ -7,9 +7,9 @@ use crate::ops::logprob::TokenStats;
 use crate::plugin::columns::{ENTROPY, LOG_SUM_SQUARES, LOGP, MEAN_LOGITS, PROMPT_LOGP, SEQUENCE_VALUE, VALUE};
 use crate::plugin::{Column, MicroBatchLoss, NeededInputs, Unit};
 
-/// A forward pass, with what its backward pass needs.
+/// A forward pass, with what the backward pass needs.
 pub(super) enum ForwardPass<'a> {
-    /// This rank has no rows.
+    /// No pass, since this rank has no rows.
     Nothing,
     /// One value per completion, by a reward model.
     Values(Box<ValuePass<'a>>),
@@ -17,10 +17,10 @@ pub(super) enum ForwardPass<'a> {
     Tokens(Box<TokenPass<'a>>),
 }
 
-/// A pass that predicts tokens: those of completions and, after them, those of pairs' prompts if the loss sees them.
+/// A pass that predicts tokens: those of completions, followed by those of pairs' prompts if the loss sees them.
 pub(super) struct TokenPass<'a> {
     pub pass: PolicyPass<'a>,
-    /// A critic of its own; otherwise the policy may have a value head.
+    /// A separate critic; otherwise the policy may have a value head.
     pub critic: Option<(&'a Critic, ValuePass<'a>)>,
     /// Number of completions' tokens.
     pub tokens: usize,
@@ -61,7 +61,7 @@ impl TokenPass<'_> {
 }
 
 impl ForwardPass<'_> {
-    /// Returns what the loss may see, of the columns that the algorithm needs.
+    /// Returns the outputs of the pass that the algorithm needs, as columns.
     pub(super) fn columns(&self, needs: &NeededInputs) -> model::Result<NamedColumns> {
         match self {
             Self::Nothing => Ok(NamedColumns::default()),
@@ -88,7 +88,7 @@ impl ForwardPass<'_> {
         }
     }
 
-    /// Returns the bytes that are kept for the backward pass.
+    /// Returns the number of bytes that are kept for the backward pass.
     pub(super) fn kept_bytes(&self) -> usize {
         match self {
             Self::Nothing => 0,
@@ -97,7 +97,7 @@ impl ForwardPass<'_> {
         }
     }
 
-    /// Returns the operations of the forward pass that it continued instead of computing them.
+    /// Returns the number of operations that the pass reused from the pass over prompts instead of computing them.
     pub(super) fn known_work(&self) -> f64 {
         match self {
             Self::Tokens(pass) => pass.pass.known_work(),
@@ -116,7 +116,7 @@ impl ForwardPass<'_> {
             }
             Self::Tokens(pass) => {
                 let TokenPass { pass, critic, tokens } = *pass;
-                // Those of completions, and after them those of prompts.
+                // Derivatives of completions, followed by those of prompts.
                 let in_pass = |of: [Option<&[f32]>; 2]| {
                     let mut all = vec![0.0; pass.stats().logp.len()];
                     for (derivatives, at) in of.into_iter().zip([0, tokens]) {
@@ -128,7 +128,7 @@ impl ForwardPass<'_> {
                 let logp = in_pass([loss.by(LOGP), loss.by(PROMPT_LOGP)]);
                 let divergence = in_pass([loss.by_divergence(), None]);
                 let d_values = loss.by(VALUE);
-                // Without a critic of its own, the policy has its head, or there is no such derivative.
+                // Without a separate critic, the policy has a value head, or there is no such derivative.
                 let values = d_values.filter(|_| critic.is_none());
                 let (logp, divergence) = (logp.as_deref(), divergence.as_deref());
                 pass.backward(Derivatives { logp, entropy: loss.by(ENTROPY), values, divergence }, gradients)?;

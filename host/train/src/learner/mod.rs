@@ -1,4 +1,4 @@
-//! Computes gradients from micro-batches, and updates from gradients: of the policy, and of a critic that is a model of its own.
+//! Computes gradients from micro-batches, and updates from gradients, for the policy and a separate critic.
 
 mod collectives;
 mod columns;
@@ -9,7 +9,7 @@ mod packing;
 mod training_state;
 
 pub(super) use critic::{CRITIC_PREFIX, Critic, InitialCritic};
-/// Prefix of the policy's errors and metrics: none.
+/// Prefix of the policy's errors and metrics, which is empty.
 pub(super) const POLICY_PREFIX: &str = "";
 pub(super) use packing::batches_of;
 pub(super) use training_state::LearningRates;
@@ -53,7 +53,7 @@ const LOSS_SEEDS: u64 = 0x6c6f_7373;
 /// What to do with a micro-batch's gradients.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GradientAction {
-    /// Compute none.
+    /// Compute no gradients.
     Nothing,
     /// Add them to the previous ones.
     Add,
@@ -61,19 +61,19 @@ enum GradientAction {
     AddAndSum,
 }
 
-/// A step's updates.
+/// Updates of a step.
 pub(super) struct Updates {
     policy: FinishedUpdate,
     critic: Option<FinishedUpdate>,
 }
 
 impl Updates {
-    /// Returns whether the policy changed.
+    /// Returns whether the update changed the policy.
     pub(super) fn moves_policy(&self) -> bool {
         self.policy.moves()
     }
 
-    /// Returns their metrics.
+    /// Returns the metrics of the updates.
     pub(super) fn metrics(self) -> impl Iterator<Item = Metric> {
         self.policy.metrics().chain(self.critic.into_iter().flat_map(FinishedUpdate::metrics))
     }
@@ -83,18 +83,18 @@ impl Updates {
 pub(super) struct Optimizers {
     /// Number of updates of the policy.
     pub updates: u64,
-    /// Number of updates of a critic of its own.
+    /// Number of updates of a separate critic.
     pub critic_updates: Option<u64>,
     pub moments: HashMap<String, Tensor>,
 }
 
-/// What a rank owns of the trained models and of the optimizers' moments, unaffected by later updates.
+/// The parts of the trained models and of the optimizers' moments that a rank owns, as a copy that later updates don't change.
 pub(super) struct RankShard {
-    /// Of the policy's weights, as files have them; none of a model with an adapter.
+    /// Weights of the policy, as stored in files; empty for a model with an adapter.
     pub model: Vec<(String, Tensor)>,
-    /// Of a value model's.
+    /// Weights of a value model.
     pub value_model: Vec<(String, Tensor)>,
-    /// None if only models are saved.
+    /// Moments; none if only models are saved.
     pub moments: Option<HashMap<String, Tensor>>,
 }
 
@@ -103,7 +103,7 @@ pub(super) fn aux_coefficient(given: Option<f64>, model: &Architecture) -> f64 {
     model.mixture.as_ref().map_or(0.0, |mixture| given.unwrap_or(mixture.coefficient))
 }
 
-/// Computes gradients from micro-batches, and updates from gradients: of the policy, and of a critic that is a model of its own.
+/// Computes gradients from micro-batches, and updates from gradients, for the policy and a separate critic.
 pub(super) struct Learner {
     world: Rc<World>,
     batching: Rc<Batching>,
@@ -115,7 +115,7 @@ pub(super) struct Learner {
 }
 
 impl Learner {
-    /// Creates a learner that trains a policy at these rates, and a critic of its own, if there is one.
+    /// Creates a learner that trains a policy, and a separate critic if there is one, with these learning rates.
     pub(super) fn new(
         world: Rc<World>,
         batching: Rc<Batching>,
@@ -129,7 +129,7 @@ impl Learner {
         Ok(Self { world, batching, plan, policy, trained, critic, teacher: None })
     }
 
-    /// Compares the policy's predictions with a teacher's, if there is one.
+    /// Adds a teacher that the policy's predictions are compared with, if there is one.
     pub(super) fn with_teacher(self, teacher: Option<Rc<SharedModel>>) -> Self {
         Self { teacher, ..self }
     }
@@ -139,9 +139,9 @@ impl Learner {
         self.teacher.as_deref()
     }
 
-    /// Computes the loss of a step's micro-batches and leaves its gradient in `gradients`. The ranks' gradients are summed during
-    /// the backward pass of this rank's last micro-batch, or during each if their sums are divided. The first of them continues the pass
-    /// over its prompts, if that is `known`.
+    /// Computes the loss of a step's micro-batches and leaves its gradient in `gradients`. The ranks' gradients are summed during the
+    /// backward pass of this rank's last micro-batch, or during every one if gradients are sharded. The first micro-batch continues the
+    /// pass over its prompts, if that is `known`.
     pub(super) fn learn(
         &mut self,
         micro_batches: &[MicroBatch],
@@ -170,14 +170,14 @@ impl Learner {
             task.add(1);
         }
         if self.world.size() > 1 {
-            // Once each rank has come through its last backward pass.
+            // Every rank has completed its last backward pass by now.
             loss = self.world.sum("losses", loss)?;
             figures.lap("reduce");
         }
         Ok((loss, figures))
     }
 
-    /// Computes this rank's part of the loss of micro-batches without learning from them.
+    /// Computes this rank's part of the loss of micro-batches, without gradients.
     pub(super) fn evaluate(
         &self,
         micro_batches: &[MicroBatch],
@@ -199,15 +199,15 @@ impl Learner {
         Ok((loss, figures))
     }
 
-    /// Returns this rank's part of micro-batches as they go through the model, each with the place of its micro-batch. None is
-    /// empty, unless the ranks compute the loss together.
+    /// Returns this rank's part of micro-batches as they pass through the model, each with the index of its micro-batch. None is empty,
+    /// unless the ranks compute the loss together.
     fn own(&self, micro_batches: &[MicroBatch], plugins: &RunPlugins) -> Vec<(usize, MicroBatch)> {
         let mut own = packing::packed(micro_batches, &self.world, self.batching.max_tokens);
         own.retain(|(_, part)| plugins.shares_losses() || !part.items.is_empty());
         own
     }
 
-    /// Returns what the loss of each micro-batch gets besides its own pass.
+    /// Returns the inputs of each micro-batch's loss, apart from its pass.
     fn inputs(&self, micro_batches: &[MicroBatch], plugins: &RunPlugins, at: PolicyProgress) -> Result<Vec<LossInputs>> {
         let needs = Rc::new(plugins.needs().clone());
         let scale = scale(micro_batches, self.plan.max_completion_length, needs.has(PROMPT_LOGP));
@@ -226,7 +226,7 @@ impl Learner {
         micro_batches.iter().map(inputs).collect()
     }
 
-    /// Computes the log-probabilities of a micro-batch's mismatched completions, if it has any: each rank its part.
+    /// Computes the log-probabilities of a micro-batch's mismatched completions, if it has any. Each rank computes its part.
     fn mismatched(&self, micro_batch: &MicroBatch, at: PolicyProgress) -> Result<Vec<Column>> {
         let Some(e) = micro_batch.experience.mismatched.as_deref() else { return Ok(Vec::new()) };
         let (rows, frozen) = (micro_batch.items.clone(), self.policy.frozen());
@@ -238,15 +238,15 @@ impl Learner {
         })?;
         let logp = self.world.concat("mismatched completions", own.concat())?;
         let of_reference = |column: &[f32]| e.sums(&column[e.tokens(&rows)], rows.clone());
-        // As long as both are one model, they differ by rounding alone.
+        // While both are one model, they differ only by rounding.
         let ref_logp = if at.is_reference { Some(logp.clone()) } else { e.columns.values(REF_LOGP).map(of_reference) };
         let column = |name: &str, values: Vec<f32>| Column::new(name, Unit::MicroBatch, values);
         let of_reference = ref_logp.map(|values| column(MISMATCHED_REF_LOGP, values));
         Ok(std::iter::once(column(MISMATCHED_LOGP, logp)).chain(of_reference).collect())
     }
 
-    /// Runs one micro-batch forward and through the algorithm's loss. Returns its part of the loss; runs the backward pass, which
-    /// adds to the gradients, unless `learn` is `Nothing`.
+    /// Runs a micro-batch forward and through the algorithm's loss. Returns its part of the loss. Unless `learn` is `Nothing`, also runs
+    /// the backward pass, which accumulates gradients.
     fn pass(
         &self,
         micro_batch: &MicroBatch,
@@ -262,7 +262,7 @@ impl Learner {
         Ok((loss, figures))
     }
 
-    /// Takes part in a pass of other ranks, without rows.
+    /// Takes part in a pass of other ranks without rows of its own.
     fn idle_pass(&self, learn: GradientAction) -> Result<StepMetrics> {
         let mut figures = self.communicating(learn, |watching| {
             let mut figures = StepMetrics::start();
@@ -274,7 +274,7 @@ impl Learner {
         Ok(figures)
     }
 
-    /// Does what [`Learner::pass`] does.
+    /// Runs the pass of [`Learner::pass`] with its collective operations.
     fn watched_pass(
         &self,
         micro_batch: &MicroBatch,
@@ -297,7 +297,7 @@ impl Learner {
 
         let (gradient, of_algorithm) = self.loss(micro_batch, observed, inputs, plugins)?;
         let mut own = columns::metrics(micro_batch, &forward, inputs);
-        // An algorithm that corrects by the ratios logs what it has made of them.
+        // An algorithm that corrects by the ratios logs its own metrics of them.
         own.retain(|figure| of_algorithm.iter().all(|other| other.name != figure.name));
         let aux_loss = forward.aux_loss();
         figures.add(of_algorithm.into_iter().filter(|_| self.reports(inputs)));
@@ -309,7 +309,7 @@ impl Learner {
         Ok((gradient.loss + aux_weight * aux_loss.unwrap_or_default(), figures))
     }
 
-    /// Packs a micro-batch's completions with their prompts, and selects the states that its loss sees.
+    /// Packs a micro-batch's completions with their prompts, and selects the states that its loss needs.
     fn packed(&self, micro_batch: &MicroBatch, inputs: &LossInputs) -> PackedCompletions {
         let pack = match (inputs.needs.has(SEQUENCE_VALUE), inputs.needs.has(PROMPT_LOGP)) {
             (true, _) => PackedCompletions::with_values,
@@ -319,9 +319,8 @@ impl Learner {
         pack(&micro_batch.experience, micro_batch.rows())
     }
 
-    /// Runs packed completions through the policy and the critic, for the columns that the algorithm needs and with the dropout that
-    /// follows from a `key`. If the pass over all
-    /// prompts is `known`, it is continued.
+    /// Runs packed completions through the policy and the critic, for the columns that the algorithm needs, with dropout seeded by `key`.
+    /// If the pass over all prompts is `known`, it is continued.
     fn forward<'a>(
         &'a self,
         packed: &'a PackedCompletions,
@@ -357,8 +356,8 @@ impl Learner {
         Ok(ForwardPass::Tokens(Box::new(TokenPass { pass, critic, tokens: packed.of_completions })))
     }
 
-    /// Returns the derivatives of a micro-batch's loss by what this rank's pass has `observed`, with this rank's part of the loss, and
-    /// the algorithm's metrics. A loss that compares rows gets those of all ranks, and the first rank then reports for all.
+    /// Returns this rank's part of a micro-batch's loss, with its derivatives with respect to what this rank's pass `observed`, and the
+    /// algorithm's metrics. A loss that compares rows gets the columns of all ranks, and then only the first rank reports.
     fn loss(
         &self,
         micro_batch: &MicroBatch,
@@ -374,26 +373,25 @@ impl Learner {
         Ok((MicroBatchLoss { loss, ..own }, metrics))
     }
 
-    /// Returns whether this rank reports the algorithm's metrics of a loss with these inputs.
+    /// Returns whether this rank reports the algorithm's loss and metrics for these inputs.
     fn reports(&self, inputs: &LossInputs) -> bool {
         inputs.shared.is_none() || self.world.is_first()
     }
 
-    /// Returns by how much the auxiliary loss of a micro-batch's experts counts: each row of the step alike, so that a step's loss is
-    /// the mean over its micro-batches, as in TRL, if they are equally large.
+    /// Returns the weight of a micro-batch's auxiliary loss of experts. All rows of a step weigh the same, so that a step's loss is the
+    /// mean over equally large micro-batches, as in TRL.
     fn aux_weight(&self, micro_batch: &MicroBatch, inputs: &LossInputs) -> f64 {
         let part = micro_batch.items.len() as f64 / f64::from(inputs.scale.items.max(1));
         aux_coefficient(self.plan.router_aux_loss_coef, self.policy.architecture()) * part
     }
 
-    /// Returns what an adapter's dropout and the noise on embeddings follow from in a pass of a step; none in an evaluation, which has
-    /// neither.
+    /// Returns the seed of the adapter's dropout and the embeddings' noise in a step's passes; none in evaluations, which have neither.
     fn dropout_seed(&self, learn: GradientAction, at: PolicyProgress) -> Option<u64> {
         (learn != GradientAction::Nothing).then(|| mixed_bits(self.plan.seed ^ mixed_bits(at.step)))
     }
 
-    /// Runs a backward `pass`, and what is left of it for other ranks. A rank that failed earlier reports it where the others wait for
-    /// it.
+    /// Runs a backward `pass` with the collective operations that other ranks wait for. A rank that failed earlier reports it at the
+    /// barrier.
     fn backward(
         &self,
         learn: GradientAction,
@@ -417,7 +415,7 @@ impl Learner {
     /// Updates the weights with the accumulated gradients; `step` is the number of steps after this update.
     ///
     /// # Errors
-    /// If a gradient or a weight would not be finite. All weights are then unchanged.
+    /// If a gradient or a weight would not be finite. No weights are changed then.
     pub(super) fn update(&mut self, step: u64) -> Result<(Updates, StepMetrics)> {
         let _task = ProgressTask::new(Activity::Training).with_subject("weights");
         let mut figures = StepMetrics::start();
@@ -450,15 +448,15 @@ impl Learner {
         self.critic.is_some() || self.policy.weights().value_head.is_some()
     }
 
-    /// Computes the critic's values of the states in which the tokens of these `parts` of an experience were chosen; none without a critic.
-    /// The policy must be [gathered](Learner::gather_policy), and all ranks must call this.
+    /// Computes the critic's values of the states in which the tokens of these `parts` of an experience were chosen; empty without a
+    /// critic. The policy must be [gathered](Learner::gather_policy), and all ranks must call this.
     pub(super) fn values(&self, e: &Experience, parts: Vec<Range<usize>>) -> Result<Vec<f32>> {
         let model = self.critic.as_ref().map_or(&self.policy, Critic::model).frozen();
         let pass = |watch: Option<&dyn PassObserver>, rows: Range<usize>| {
             let packed = PackedCompletions::new(e, rows);
             Ok(model.values_watched(&packed.forest, &packed.selected.rows, watch)?.unwrap_or_default())
         };
-        // A critic over the policy's model is gathered with it.
+        // A critic on top of the policy's model is gathered with it.
         let own = self.critic.as_ref().map(Critic::shards).filter(|shards| !self.trained.shards().gathers_of(shards));
         let values = match own {
             Some(shards) => shards.passes(&self.world, parts, pass)?,
@@ -477,7 +475,7 @@ impl Learner {
         &self.policy
     }
 
-    /// Returns all parameters by name; trained or not.
+    /// Returns all parameters by name, trained or not.
     pub(super) fn named(&self) -> Vec<(String, &Tensor)> {
         let critic = self.critic.iter().flat_map(Critic::named);
         self.policy.weights().named().into_iter().chain(critic).collect()
@@ -489,7 +487,7 @@ impl Learner {
         self.policy.weights().trained().into_iter().chain(critic).collect()
     }
 
-    /// Returns whether this rank has the values of a parameter now.
+    /// Returns whether this rank currently has the values of a parameter.
     pub(super) fn has(&self, t: &Tensor) -> bool {
         self.is_everywhere(t) || ops::has_values(t)
     }
@@ -498,21 +496,21 @@ impl Learner {
         self.models_with_shards().all(|(_, shards)| shards.is_everywhere(t))
     }
 
-    /// Returns the parameters that each rank has, by name; trained or not.
+    /// Returns the parameters that every rank has, by name, trained or not.
     pub(super) fn named_everywhere(&self) -> Vec<(String, &Tensor)> {
         let mut all = self.named();
         all.retain(|(_, t)| self.is_everywhere(t));
         all
     }
 
-    /// Returns the trained parameters that each rank has, by name.
+    /// Returns the trained parameters that every rank has, by name.
     pub(super) fn trained_everywhere(&self) -> Vec<(String, &Tensor)> {
         let mut all = self.trained();
         all.retain(|(_, t)| self.is_everywhere(t));
         all
     }
 
-    /// Returns the parameters that are not trained, by name, with those that this rank has.
+    /// Returns the frozen parameters by name; the tensors are those that this rank has.
     pub(super) fn untrained_here(&self) -> Vec<LocalParameter<'_>> {
         let mut all = Vec::new();
         for (model, shards) in self.models_with_shards() {
@@ -521,8 +519,8 @@ impl Learner {
         all
     }
 
-    /// Checks that the trained parameters that this rank has are finite. A checkpoint of anything else would be useless and would cause older ones
-    /// to be removed.
+    /// Checks that the trained parameters on this rank are finite. Otherwise a checkpoint would be useless, and older ones would be deleted
+    /// for it.
     pub(super) fn check_weights(&self) -> Result<()> {
         let own = self.models_with_shards().flat_map(|(model, shards)| {
             let all = model.weights().trained().into_iter();
@@ -532,14 +530,14 @@ impl Learner {
         if squares.is_finite() { Ok(()) } else { Err(Error::WeightsNotFinite) }
     }
 
-    /// Returns a copy of a value model's weights, like [`Learner::copied_weights`], and the folder it started from unless that is the
-    /// policy's.
+    /// Returns a copy of a value model's weights, as [`Learner::copied_weights`] makes it, and the folder that it started from, unless that
+    /// is the policy's.
     pub(super) fn value_model(&self) -> Result<Option<(Weights, Option<ModelFolder>)>> {
         let copied = |critic: &Critic| Ok((self.copied(critic.model())?, critic.source()));
         self.critic.as_ref().map(copied).transpose()
     }
 
-    /// Returns a copy of the policy's weights. What ranks write as parts of a checkpoint is shared instead.
+    /// Returns a copy of the policy's weights. Weights that ranks write as parts of a checkpoint are not copied.
     pub(super) fn copied_weights(&self) -> Result<Weights> {
         self.copied(&self.policy)
     }
@@ -549,12 +547,12 @@ impl Learner {
         Ok(model.weights_copied_where(is_written)?)
     }
 
-    /// Returns whether ranks have different things of the trained models, so that each writes a part of a checkpoint.
+    /// Returns whether the trained models are sharded, so that each rank writes a part of a checkpoint.
     pub(super) fn is_divided(&self) -> bool {
         self.trained.shards().is_divided()
     }
 
-    /// Copies what this rank owns of the trained models and, if requested, of their moments.
+    /// Copies the parts of the trained models that this rank owns and, if requested, their moments.
     pub(super) fn shard(&self, with_moments: bool) -> Result<RankShard> {
         let shard = |model: &PolicyModel, shards: &ModelShards| {
             if model.weights().lora.is_some() {
@@ -577,7 +575,7 @@ impl Learner {
         Optimizers { updates: self.trained.updates(), critic_updates, moments: HashMap::new() }
     }
 
-    /// Returns the names of the moments that this rank has.
+    /// Returns the names of this rank's moments.
     pub(super) fn moments(&self) -> HashSet<String> {
         self.trained.names_of_moments().chain(self.critic.iter().flat_map(Critic::names_of_moments)).collect()
     }
@@ -590,14 +588,14 @@ impl Learner {
         Ok(Optimizers { updates, critic_updates, moments })
     }
 
-    /// Returns the gradients that this rank has.
+    /// Returns this rank's gradients.
     pub(super) fn gradients_here(&self) -> impl Iterator<Item = &Tensor> {
         let critic = self.critic.iter().map(Critic::gradients);
         let all = std::iter::once(self.trained.gradients()).chain(critic);
         all.flat_map(|gradients| gradients.named()).map(|(_, t)| t).filter(|t| !t.device().is_cpu() || ops::has_values(t))
     }
 
-    /// Restores the optimizers' state. Returns what does not fit; an optimizer that it belongs to is as it was.
+    /// Restores the optimizers' state. Returns what does not fit; the optimizer in question is left unchanged.
     pub(super) fn restore(&mut self, state: Optimizers) -> Vec<String> {
         let Optimizers { updates, critic_updates, mut moments } = state;
         let restore = |critic: &mut Critic| critic.restore(critic_updates.unwrap_or_default(), &mut moments).err();

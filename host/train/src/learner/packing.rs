@@ -5,9 +5,8 @@ use crate::experience::{Experience, MicroBatch};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Cuts items, each with the index of its prompt and its own number of tokens, into ranges of at most `most` tokens. A prompt
-/// counts once for consecutive items that share it. Items of one prompt stay together if they fit; an item that exceeds the limit
-/// goes alone.
+/// Splits items, each with the index of its prompt and its number of tokens, into ranges of at most `most` tokens. A prompt counts once for
+/// consecutive items that share it. Items of one prompt stay together if they fit; an item that exceeds the limit is alone.
 fn cut(items: &[(usize, usize)], prompt: impl Fn(usize) -> usize, most: usize) -> Vec<Range<usize>> {
     let (mut ranges, mut first, mut used, mut at) = (Vec::new(), 0, 0, 0);
     let mut close = |first: &mut usize, used: &mut usize, at: usize| {
@@ -37,14 +36,14 @@ fn cut(items: &[(usize, usize)], prompt: impl Fn(usize) -> usize, most: usize) -
     ranges
 }
 
-/// Returns this rank's part of micro-batches as they go through the model, each with the place of the first that it belongs to:
-/// unchanged or, with a token limit, with adjacent ones of an experience joined and split again.
+/// Returns this rank's part of micro-batches as they pass through the model, each with the index of its first micro-batch. They are
+/// unchanged or, with a token limit, adjacent ones of an experience are joined and split again.
 pub(super) fn packed(micro_batches: &[MicroBatch], world: &World, most: Option<usize>) -> Vec<(usize, MicroBatch)> {
     let Some(most) = most else {
         return micro_batches.iter().map(|micro_batch| micro_batch.rank_share(world)).enumerate().collect();
     };
     let adjoin = |a: &MicroBatch, b: &MicroBatch| Arc::ptr_eq(&a.experience, &b.experience) && a.items.end == b.items.start;
-    // The mismatched completions of a micro-batch are a column of all its rows.
+    // Mismatched completions form a column over all rows of a micro-batch.
     let adjoin = |a: &MicroBatch, b: &MicroBatch| adjoin(a, b) && a.experience.mismatched.is_none();
     let (mut place, mut parts) = (0, Vec::new());
     for run in micro_batches.chunk_by(adjoin) {
@@ -61,7 +60,7 @@ fn parted(whole: &MicroBatch, most: usize) -> Vec<MicroBatch> {
     ranges.into_iter().map(|r| whole.part(first + r.start..first + r.end)).collect()
 }
 
-/// Splits these rows of an experience into groups that go through a model together, by number of rows or of tokens.
+/// Splits these rows of an experience into groups that pass through a model together, by number of rows or of tokens.
 pub(crate) fn batches_of(e: &Experience, rows: Range<usize>, size: usize, most: Option<usize>) -> Vec<Range<usize>> {
     match most {
         None => rows.clone().step_by(size).map(|first| first..(first + size).min(rows.end)).collect(),
@@ -86,9 +85,9 @@ mod tests {
         assert_eq!(at_most(1000), [(0, 6)]);
         assert_eq!(at_most(38), [(0, 6)]);
         assert_eq!(at_most(37), [(0, 5), (5, 6)]);
-        // The second group would fit in part.
+        // The second group would fit only in part.
         assert_eq!(at_most(32), [(0, 3), (3, 6)]);
-        // The first fits nowhere whole, and its rest has room for nobody else.
+        // The first group does not fit as a whole, and what is left after it has no room for another.
         assert_eq!(at_most(20), [(0, 2), (2, 3), (3, 6)]);
         assert_eq!(at_most(1), [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)]);
         assert!(cut(&[], prompt, 5).is_empty());

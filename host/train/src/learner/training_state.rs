@@ -1,4 +1,4 @@
-//! What training adds to a model: gradients, an optimizer and a schedule.
+//! Training state of a model: gradients, an optimizer and a schedule.
 
 use crate::dist::{Collectives, World};
 use crate::metrics::{Metric, MetricReduction};
@@ -11,36 +11,36 @@ use crate::{Error, Result};
 use candle_core::Tensor;
 use std::collections::HashMap;
 
-/// The learning rates of a model.
+/// Learning rates of a model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LearningRates {
     pub schedule: LearningRateSchedule,
-    /// That of a critic's head on the policy, if it has one of its own.
+    /// Learning rate of a critic's head on the policy, if it has its own.
     pub of_head: Option<LearningRateSchedule>,
 }
 
 impl LearningRates {
-    /// Returns each parameter's rate in the update after `step` finished ones.
+    /// Returns each parameter's learning rate in the update after `step` completed ones.
     fn at(self, step: u64) -> impl Fn(&str) -> f64 {
         let (rate, of_head) = (self.schedule.at(step), self.of_head.map(|schedule| schedule.at(step)));
         move |name: &str| of_head.filter(|_| is_critic_parameter(name)).unwrap_or(rate)
     }
 }
 
-/// What training adds to a model: gradients, an optimizer and a schedule. Every call gets the model that [`TrainingState::new`] got.
+/// Training state of a model: gradients, an optimizer and a schedule. Every call gets the model that was passed to [`TrainingState::new`].
 pub(super) struct TrainingState {
-    /// What its errors and metrics begin with.
+    /// Prefix of the model's errors and metrics.
     prefix: &'static str,
     gradients: Gradients,
-    /// Of the parameters that this rank owns.
+    /// Optimizer of the parameters that this rank owns.
     optimizer: Optimizer,
     rates: LearningRates,
     shards: ModelShards,
 }
 
-/// An update that can be made.
+/// An update that is ready to be applied.
 pub(super) struct PreparedUpdate {
-    /// Number of updates before it.
+    /// Number of updates before this one.
     step: u64,
     ready: FiniteUpdate,
 }
@@ -49,20 +49,20 @@ pub(super) struct PreparedUpdate {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FinishedUpdate {
     prefix: &'static str,
-    /// The gradient's norm before clipping.
+    /// Norm of the gradient before clipping.
     grad_norm: f64,
     learning_rate: f64,
-    /// That of a critic's head on the policy, if it has one of its own.
+    /// Learning rate of a critic's head on the policy, if it has its own.
     rate_of_head: Option<f64>,
 }
 
 impl FinishedUpdate {
-    /// Returns whether it changed weights.
+    /// Returns whether the update changed weights.
     pub(crate) fn moves(&self) -> bool {
         self.grad_norm > 0.0 && self.learning_rate > 0.0
     }
 
-    /// Returns its metrics: of the window's last step, as transformers logs them.
+    /// Returns the metrics of the update. Over a window, the last step counts, as in transformers.
     pub(crate) fn metrics(self) -> impl Iterator<Item = Metric> {
         let named = [("grad_norm", self.grad_norm), ("learning_rate", self.learning_rate)];
         let named = named.map(|(name, value)| (format!("{}{name}", self.prefix), value)).into_iter();
@@ -71,7 +71,7 @@ impl FinishedUpdate {
     }
 }
 
-/// Returns what this rank updates.
+/// Returns the parameters that this rank updates.
 fn own<'a>(model: &'a PolicyModel, gradients: &'a Gradients, shards: &ModelShards) -> Vec<Parameter<'a>> {
     let mut all = model.parameters(gradients);
     all.retain(|p| shards.owns(&p.name));
@@ -91,32 +91,32 @@ impl TrainingState {
         Ok(Self { prefix, gradients, optimizer: Optimizer::new(settings, &own)?, rates, shards })
     }
 
-    /// Returns what the ranks own.
+    /// Returns the shards of the model.
     pub(super) fn shards(&self) -> &ModelShards {
         &self.shards
     }
 
-    /// Follows a pass that adds to the gradients, which this sums if it is the step's last or if each is summed.
+    /// Returns the collective operations of a pass. They sum the gradients if `sums`, or if every pass does.
     pub(super) fn follow<'a>(&'a self, by: &'a Collectives<'a>, sums: bool) -> PassCollectives<'a> {
         self.shards.follow(by, sums)
     }
 
-    /// Returns the gradients that a backward pass adds to.
+    /// Returns the gradients that a backward pass accumulates.
     pub(super) fn gradients(&self) -> &Gradients {
         &self.gradients
     }
 
     /// Sets the gradients to zero.
     pub(super) fn zero(&self) -> Result<()> {
-        // A step that failed may have left some.
+        // A failed step may have left some.
         self.shards.free_gradients()?;
         let kept = |name: &str| !self.shards.sums_each_pass() || self.shards.owns(name);
         let all = self.gradients.named().into_iter().filter(|(name, _)| kept(name));
         all.into_iter().try_for_each(|(_, gradient)| Ok(ops::fill_zero(gradient)?))
     }
 
-    /// Finds out whether the accumulated gradients give an update, after this many; changes nothing. If each rank updates a part, all
-    /// come to the same result.
+    /// Determines whether the accumulated gradients yield an update, after `step` previous ones, without changing anything. If each rank
+    /// updates a part, all reach the same result.
     ///
     /// # Errors
     /// If the gradient or the weights would not be finite, or a rank has failed.
@@ -151,7 +151,7 @@ impl TrainingState {
         self.rates.of_head.iter_mut().for_each(|schedule| schedule.plateaus = plateaus);
     }
 
-    /// Makes a prepared update of what this rank owns.
+    /// Applies a prepared update to the parameters that this rank owns.
     pub(super) fn update(
         &mut self,
         model: &PolicyModel,
@@ -173,12 +173,15 @@ impl TrainingState {
         self.optimizer.names()
     }
 
-    /// Returns the number of updates and a copy of the moments of what this rank owns, by name.
+    /// Returns the number of updates, and a copy of the moments of this rank's parameters by name.
     pub(super) fn moments(&self) -> Result<(u64, HashMap<String, Tensor>)> {
         Ok(self.optimizer.state()?)
     }
 
-    /// Restores the optimizer's state; the error names what does not fit.
+    /// Restores the optimizer's state.
+    ///
+    /// # Errors
+    /// What does not fit.
     pub(super) fn restore(&mut self, updates: u64, moments: HashMap<String, Tensor>) -> std::result::Result<(), String> {
         self.optimizer.restore(updates, moments)
     }

@@ -3,7 +3,7 @@
 use crate::metrics::{Metric, MetricReduction};
 use crate::plugin;
 
-/// Converts a plugin's metrics to the window's.
+/// Converts a plugin's metrics to those of the window.
 pub(crate) fn from_plugin(metrics: Vec<plugin::Metric>) -> Vec<Metric> {
     let reduction = |of| match of {
         plugin::Reduction::Mean => MetricReduction::Mean,

@@ -1,5 +1,5 @@
-//! The run's plugins: the algorithm and the rewards. Every call of a run goes through here, so the newest batch of each kind is
-//! at hand for the trial of the next version.
+//! The run's plugins: the algorithm, the rewards and the environments. Every call goes through this module, which keeps the newest batch of
+//! each kind for the trial of the next version.
 
 mod metrics;
 mod pair_judge;
@@ -50,25 +50,25 @@ pub(super) type PluginStates = Vec<(String, Option<PluginState>)>;
 pub(super) struct RunEnvironments<'a> {
     /// The plugins.
     pub plugins: &'a [EnvironmentPlugin],
-    /// Their entries in the configuration, in the same order.
+    /// Configuration entries of the plugins, in the same order.
     pub entries: &'a [PluginEntry],
 }
 
-/// Whom the policy plays episodes with, an environment or an agent, as the source of a reward.
+/// The environment or agent that the policy plays episodes with, as the source of a reward.
 #[derive(Clone, Debug)]
 pub(super) struct Partner {
     /// Name of the reward.
     pub name: String,
-    /// Its weight.
+    /// Weight of the reward.
     pub weight: f32,
-    /// What to do if an episode fails.
+    /// Action on a failed episode.
     pub on_error: RewardErrorAction,
 }
 
-/// The run's plugins: the algorithm and the rewards. Every call of a run goes through here.
+/// The run's plugins: the algorithm, the rewards and the environments. Every call goes through this type.
 pub(super) struct RunPlugins {
     world: Rc<World>,
-    /// The run's configuration; its plugin settings change when plugins do.
+    /// Configuration of the run; its plugin settings change when plugins do.
     config: RunConfig,
     algorithm: AlgorithmPlugin,
     /// Whether several ranks compute the algorithm's loss together.
@@ -79,7 +79,7 @@ pub(super) struct RunPlugins {
 }
 
 impl RunPlugins {
-    /// Creates the plugins of a starting run. A new version is tried on `trial` until there is a newer batch.
+    /// Creates the plugins of a starting run. New versions are tried on `trial` until there is a newer batch.
     pub(super) fn new(
         world: Rc<World>,
         config: RunConfig,
@@ -94,8 +94,8 @@ impl RunPlugins {
         Ok(plugins)
     }
 
-    /// Finds out whether the ranks have to compute the algorithm's loss together. That is never wrong, only slower. The first rank
-    /// decides for all.
+    /// Determines whether the ranks must compute the algorithm's loss together, which is always correct but slower. The first rank decides
+    /// for all.
     fn see_algorithm(&mut self) -> Result<()> {
         if self.world.size() > 1 {
             let Self { world, algorithm, .. } = self;
@@ -105,17 +105,17 @@ impl RunPlugins {
         Ok(())
     }
 
-    /// Returns whether a loss is of a micro-batch's rows on all ranks, because it compares them with each other.
+    /// Returns whether a loss is computed over a micro-batch's rows on all ranks, since it compares them.
     pub(super) fn shares_losses(&self) -> bool {
         self.shares_losses
     }
 
-    /// Returns the run's environments, and their entries.
+    /// Returns the run's environments, with their entries.
     pub(super) fn environments(&self) -> RunEnvironments<'_> {
         RunEnvironments { plugins: &self.environments, entries: &self.config.environment }
     }
 
-    /// Returns the run's environments or its agent, in the order in which episodes count them.
+    /// Returns the run's environments or its agent, in the order of their indices in episodes.
     pub(super) fn partners(&self) -> Vec<Partner> {
         let environment = |entry: &PluginEntry| {
             let (weight, on_error) = (entry.weight as f32, entry.on_error);
@@ -128,7 +128,7 @@ impl RunPlugins {
         self.config.environment.iter().map(environment).chain(self.config.agent.iter().map(agent)).collect()
     }
 
-    /// Returns whether a reward is a model.
+    /// Returns whether any reward is a model.
     pub(super) fn has_models(&self) -> bool {
         self.rewards.iter().any(|reward| reward.model().is_some())
     }
@@ -140,34 +140,34 @@ impl RunPlugins {
         rewards.chain(environments).any(|own| own == name) || self.algorithm.name() == name
     }
 
-    /// Returns the completions of the last generation on which the reward of this name failed; empty if that is unknown.
+    /// Returns the rows of the last generation on which the reward of this name failed; empty if unknown.
     pub(super) fn failed_rows(&self, name: &str) -> &[usize] {
-        // One that compares completions has rows of its own.
+        // A reward that compares completions has different rows.
         let reward = self.rewards.iter().find(|reward| reward.name() == name && reward.compare().is_none());
         reward.and_then(RunReward::plugin).map_or(&[], |plugin| plugin.failed_rows())
     }
 
-    /// Returns the columns that the algorithm asks for.
+    /// Returns the columns that the algorithm needs.
     pub(super) fn needs(&self) -> &NeededInputs {
         &self.algorithm.info().needs
     }
 
-    /// Returns whether the algorithm's loss needs columns that its estimator returns and that these lack.
+    /// Returns whether `columns` lack any that the algorithm's loss needs from its estimator.
     pub(super) fn lacks_estimates(&self, columns: &NamedColumns) -> bool {
         self.algorithm.required_estimates().any(|name| columns.get(name).is_none())
     }
 
-    /// Returns whether the algorithm needs completions after other rows' prompts.
+    /// Returns whether the algorithm needs other rows' completions after each prompt.
     pub(super) fn needs_mismatched(&self) -> bool {
         self.needs().has(MISMATCHED_LOGP)
     }
 
-    /// Returns the metrics that are logged because of the algorithm's.
+    /// Returns the rules for metrics derived from the algorithm's.
     pub(super) fn derived_metrics(&self) -> &[DerivedMetricHint] {
         &self.algorithm.info().hints.derived_metrics
     }
 
-    /// Returns what the algorithm makes of a generation, and its metrics, which are the same on all ranks.
+    /// Returns the algorithm's assessment of a generation, and its metrics, which are the same on all ranks.
     pub(super) fn assess(&mut self, generation: ScoredGeneration) -> Result<(Assessment, Vec<Metric>)> {
         let generation = Arc::new(generation);
         let (assessment, metrics) = self.algorithm.assess(&generation)?;
@@ -175,7 +175,7 @@ impl RunPlugins {
         Ok((assessment, from_plugin(metrics)))
     }
 
-    /// Returns a micro-batch's part of the loss with its derivatives, and the algorithm's metrics of these rows.
+    /// Returns the loss of a batch with its derivatives, and the algorithm's metrics of these rows.
     pub(super) fn loss(&mut self, batch: Batch) -> Result<(MicroBatchLoss, Vec<Metric>)> {
         let batch = Arc::new(batch);
         let mut gradient = self.algorithm.loss(&batch)?;
@@ -184,12 +184,12 @@ impl RunPlugins {
         Ok((gradient, metrics))
     }
 
-    /// Returns whether a plugin observes the metrics of steps.
+    /// Returns whether any plugin observes the metrics of steps.
     pub(super) fn observe_steps(&mut self) -> bool {
         self.all_mut().any(|plugin| plugin.observes())
     }
 
-    /// Passes a step's metrics to all plugins, or none after a failure.
+    /// Passes a step's metrics to all plugins. If one fails, the states of all are restored.
     pub(super) fn observe(&mut self, step: u64, figures: &[(String, f64)]) -> Result<()> {
         let plugin_states = self.snapshots()?;
         let told = self.all_mut().try_for_each(|plugin| plugin.observe(step, figures));
@@ -219,15 +219,14 @@ impl RunPlugins {
         }
     }
 
-    /// Restores the states of all plugins except those that don't export theirs.
+    /// Restores the states of all plugins except those that don't export one.
     pub(super) fn take_back(&mut self, plugin_states: PluginStates) {
         for (plugin, (_, state)) in self.all_mut().zip(plugin_states).filter(|(plugin, _)| !plugin.loses_state()) {
             plugin.restore(state);
         }
     }
 
-    /// Restores each plugin's saved state, if there is one. A plugin that can't take its state starts without one if that is
-    /// `allowed`.
+    /// Restores each plugin's saved state, if there is one. A plugin that can't adopt its state starts without one if that is `allowed`.
     pub(super) fn adopt(&mut self, saved: impl Fn(&str) -> Option<Result<PluginState>>, allowed: bool) -> Result<()> {
         for plugin in self.all_mut() {
             let Some(state) = saved(plugin.name()).transpose()? else { continue };
@@ -243,14 +242,14 @@ impl RunPlugins {
         Ok(())
     }
 
-    /// Uses the last exported states of plugins that no longer export one.
+    /// Restores the last exported states of plugins that no longer export one.
     pub(super) fn restart_from_exported(&mut self) {
         self.all_mut().for_each(Plugin::restart_from_exported);
     }
 }
 
 impl RunPlugins {
-    /// Returns all rewards of all completions; see [`scored`].
+    /// Scores all completions with all rewards; see [`scored`].
     pub(crate) fn score(&mut self, judged: ScoringBatch, phase: Phase) -> Result<BatchScores> {
         let _task = ProgressTask::new(Activity::Scoring);
         let (scored, with_steps) = scored(&mut self.rewards, &self.world, &judged, phase == Phase::Eval)?;

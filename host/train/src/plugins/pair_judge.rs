@@ -1,8 +1,8 @@
-//! Pair judges: rewards that compare two answers. A completion's score is the mean over those that it is compared with.
+//! Pair judges: rewards that compare two answers. A completion's score is its mean over the answers that it is compared with.
 //!
-//! A plugin sees each match as a completion of a prompt of its own, whose column `reference` has the other answer, and scores the
-//! completion; both orders are asked. A reward model values all answers, and the probability that one is better is the logistic
-//! function of the difference, as its training has it.
+//! For a plugin, each match is a separate prompt with one completion. The column `reference` has the other answer, and the plugin scores
+//! the completion; both orders are scored. A reward model scores all answers individually; the probability that one is better is the
+//! logistic function of the difference of scores, as in its training.
 
 use super::scoring_batch::{RewardResults, ScoringBatch};
 use crate::Result;
@@ -13,18 +13,18 @@ use std::ops::Range;
 /// Column with the answer that a completion is compared with.
 pub(crate) const REFERENCE: &str = "reference";
 
-/// Which completions are compared with what.
+/// Matches between completions.
 pub(super) struct Matches {
-    /// The matches as a plugin sees them.
+    /// The matches as a batch for plugins.
     pub judged: ScoringBatch,
-    /// The completion that each match scores.
+    /// For each match, the row of the completion that it scores.
     completion_of: Vec<usize>,
     rows: usize,
 }
 
 impl Matches {
-    /// Pairs each completion with the others of its prompt. None if completions are compared with the dataset's references, which
-    /// the plugin has already.
+    /// Matches each completion with the others of its prompt. Returns none if completions are compared with the dataset's references, which
+    /// the plugin already sees.
     pub(super) fn new(judged: &ScoringBatch, compare: ComparisonTarget) -> Option<Self> {
         let batch = &judged.batch;
         if compare == ComparisonTarget::Reference || has_no_pairs(&groups(judged)) && reference(batch).is_some() {
@@ -39,7 +39,7 @@ impl Matches {
         Some(Self { judged: matches, completion_of: of, rows: batch.prompt_of.len() })
     }
 
-    /// Returns the completions' scores from those of the matches: the mean of those that there are.
+    /// Returns the completions' scores: for each, the mean over its matches that have a score.
     pub(super) fn scores(&self, answers: RewardResults) -> RewardResults {
         let mut values = vec![Mean::default(); self.rows];
         for (row, score) in self.completion_of.iter().zip(answers.values) {
@@ -71,8 +71,7 @@ impl Mean {
     }
 }
 
-/// Returns the rows of each prompt's completions. Each episode has a prompt of its own, and those of one row of the dataset belong
-/// together.
+/// Returns the rows of each prompt's completions. Each episode has its own prompt; episodes of the same dataset row form a group.
 fn groups(judged: &ScoringBatch) -> Vec<Range<usize>> {
     let ScoringBatch { batch, prompts, episodes } = judged;
     let (mut start, apart) = (0, batch.prompts.len() == batch.prompt_of.len() && !episodes.is_empty());
@@ -86,13 +85,13 @@ fn groups(judged: &ScoringBatch) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// Returns each completion with each other one of its prompt.
+/// Returns all ordered pairs of completions of the same prompt.
 fn pairs(judged: &ScoringBatch) -> Vec<(usize, usize)> {
     let of = |group: Range<usize>, row: usize| group.filter(move |other| *other != row).map(move |other| (row, other));
     groups(judged).into_iter().flat_map(|group| group.clone().flat_map(move |row| of(group.clone(), row))).collect()
 }
 
-/// Whether no prompt has two completions.
+/// Returns whether no prompt has two completions.
 fn has_no_pairs(groups: &[Range<usize>]) -> bool {
     groups.iter().all(|group| group.len() < 2)
 }
@@ -101,12 +100,12 @@ fn reference(batch: &RewardBatch) -> Option<&TextColumn> {
     batch.columns.iter().find(|column| column.name == REFERENCE)
 }
 
-/// Returns whether there is nothing to compare any completion with.
+/// Returns whether there is nothing to compare completions with.
 pub(super) fn is_idle(judged: &ScoringBatch, compare: ComparisonTarget) -> bool {
     compare == ComparisonTarget::Others && has_no_pairs(&groups(judged)) && reference(&judged.batch).is_none()
 }
 
-/// Compares completions by a reward model: `ask` has the answers of a batch valued, and so may the references be.
+/// Compares completions with a reward model; `ask` scores the answers of a batch, and the references if they are needed.
 pub(super) fn by_model(
     judged: &ScoringBatch,
     compare: ComparisonTarget,
@@ -117,8 +116,8 @@ pub(super) fn by_model(
     Ok(probabilities(judged, answers, references.as_ref()))
 }
 
-/// Returns the dataset's references as completions of their prompts, if completions are compared with them; a prompt without one has
-/// an empty answer.
+/// Returns the dataset's references as completions of their prompts, if completions are compared with them; a prompt without a reference
+/// has an empty answer.
 fn references(judged: &ScoringBatch, compare: ComparisonTarget) -> Option<ScoringBatch> {
     let batch = &judged.batch;
     let column = reference(batch).filter(|_| compare == ComparisonTarget::Reference || has_no_pairs(&groups(judged)))?;
@@ -138,8 +137,8 @@ fn references(judged: &ScoringBatch, compare: ComparisonTarget) -> Option<Scorin
     Some(ScoringBatch { batch: references, prompts: judged.prompts.clone(), episodes: Vec::new() })
 }
 
-/// Turns a reward model's values into the probability of being better than the reference, or the mean of those of being better than
-/// each other completion of the prompt.
+/// Converts a reward model's scores to the probability of being better than the reference, or to its mean over the other completions of the
+/// prompt.
 fn probabilities(judged: &ScoringBatch, answers: RewardResults, references: Option<&RewardResults>) -> RewardResults {
     let batch = &judged.batch;
     let better = |own: Option<f32>, other: Option<f32>| Some(1.0 / (1.0 + (other? - own?).exp()));

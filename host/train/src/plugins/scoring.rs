@@ -1,5 +1,5 @@
-//! Computes the rewards of a generation's completions. [`RunReward`] is the interface: anything that returns a column of scores for
-//! a batch can be behind it, a plugin or a model.
+//! Computes the rewards of a generation's completions. [`RunReward`] wraps anything that returns a column of scores for a batch: a plugin
+//! or a model.
 
 use super::pair_judge::{self, Matches};
 use super::scoring_batch::{RewardResults, ScoringBatch};
@@ -21,19 +21,19 @@ use serde_json::{Map, Value};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A reward of the run: what scores completions, and the weight of its scores.
+/// A reward of the run: a scorer with the weight of its scores.
 pub(crate) struct RunReward {
     scorer: RewardScorer,
-    /// Weight of its scores.
+    /// Weight of the scores.
     weight: f32,
     on_error: RewardErrorAction,
-    /// What it compares completions with, if it does.
+    /// Target that completions are compared with, for a pair judge.
     compare: Option<ComparisonTarget>,
-    /// Whether it scores only in evaluations.
+    /// Whether the reward scores only in evaluations.
     eval_only: bool,
 }
 
-/// What gives the scores.
+/// A source of scores.
 pub(crate) enum RewardScorer {
     Plugin(Box<RewardPlugin>),
     Model(Box<ScoringModel>),
@@ -46,7 +46,7 @@ impl RunReward {
         Self { scorer: by, weight: entry.weight as f32, on_error, compare, eval_only }
     }
 
-    /// Returns its name in metrics and events.
+    /// Returns the reward's name in metrics and events.
     pub(super) fn name(&self) -> &str {
         match &self.scorer {
             RewardScorer::Plugin(plugin) => plugin.name(),
@@ -54,22 +54,22 @@ impl RunReward {
         }
     }
 
-    /// Returns the plugin that scores, if it is one.
+    /// Returns the plugin, if the reward is one.
     pub(crate) fn plugin(&self) -> Option<&RewardPlugin> {
         if let RewardScorer::Plugin(plugin) = &self.scorer { Some(plugin) } else { None }
     }
 
-    /// Returns the plugin that scores, mutably.
+    /// Returns the plugin mutably, if the reward is one.
     pub(crate) fn plugin_mut(&mut self) -> Option<&mut RewardPlugin> {
         if let RewardScorer::Plugin(plugin) = &mut self.scorer { Some(plugin) } else { None }
     }
 
-    /// Returns the model that scores, if it is one.
+    /// Returns the model mutably, if the reward is one.
     pub(crate) fn model_mut(&mut self) -> Option<&mut ScoringModel> {
         if let RewardScorer::Model(asked) = &mut self.scorer { Some(asked) } else { None }
     }
 
-    /// Replaces the plugin and returns the old one; a model is not replaced.
+    /// Replaces the plugin and returns the old one. The reward must be a plugin.
     pub(super) fn exchange(&mut self, plugin: RewardPlugin) -> RewardPlugin {
         match self.plugin_mut() {
             Some(own) => std::mem::replace(own, plugin),
@@ -77,12 +77,12 @@ impl RunReward {
         }
     }
 
-    /// Replaces the model and returns the old one; a plugin is not replaced.
+    /// Replaces the model and returns the old one; returns none for a plugin.
     pub(super) fn exchange_model(&mut self, model: ScoringModel) -> Option<ScoringModel> {
         self.model_mut().map(|own| std::mem::replace(own, model))
     }
 
-    /// Returns the model that scores, if it is one.
+    /// Returns the model, if the reward is one.
     pub(crate) fn model(&self) -> Option<&ScoringModel> {
         if let RewardScorer::Model(asked) = &self.scorer { Some(asked) } else { None }
     }
@@ -92,8 +92,8 @@ impl RunReward {
         (self.weight, self.on_error) = (weight, on_error);
     }
 
-    /// Returns the rows of a batch that this rank scores: those of its prompts. A reward that is stateful or asks servers scores
-    /// all rows at once, on the first rank.
+    /// Returns the rows of a batch that this rank scores: those of its prompts. A reward that is stateful or sends requests scores all rows
+    /// at once, on the first rank.
     fn rows(&self, world: &World, batch: &RewardBatch) -> Range<usize> {
         if self.plugin().is_none_or(RewardPlugin::is_divisible) {
             let prompts = world.share(batch.prompts.len());
@@ -106,17 +106,17 @@ impl RunReward {
         }
     }
 
-    /// Whether it sees the values of steps: a plugin that scores completions one by one.
+    /// Returns whether the reward sees step values: only plugins that score completions individually do.
     fn sees_steps(&self) -> bool {
         self.plugin().is_some() && self.compare.is_none()
     }
 
-    /// Returns what it compares completions with, if it does.
+    /// Returns the target that completions are compared with, for a pair judge.
     pub(super) fn compare(&self) -> Option<ComparisonTarget> {
         self.compare
     }
 
-    /// Returns its scores of all completions, and its own metrics of those that this rank scored.
+    /// Returns the scores of all completions, and the reward's own metrics of those that this rank scored.
     fn score(&mut self, world: &World, judged: &ScoringBatch) -> Result<(RewardResults, Vec<Metric>)> {
         let Some(compare) = self.compare else { return self.ask(world, judged) };
         if pair_judge::is_idle(judged, compare) {
@@ -126,7 +126,7 @@ impl RunReward {
             return Err(config::Error::Invalid { place, detail: detail.to_owned() }.into());
         }
         if self.model().is_some() {
-            // Only plugins have metrics of their own.
+            // Only plugins have metrics.
             let answers = pair_judge::by_model(judged, compare, |judged| Ok(self.ask(world, judged)?.0))?;
             return Ok((answers, Vec::new()));
         }
@@ -135,7 +135,7 @@ impl RunReward {
         Ok((matches.scores(answers), metrics))
     }
 
-    /// Returns its scores of all completions of a batch as they are.
+    /// Returns the scores of all completions of a batch, without comparisons.
     fn ask(&mut self, world: &World, judged: &ScoringBatch) -> Result<(RewardResults, Vec<Metric>)> {
         let (rows, on_error) = (self.rows(world, &judged.batch), self.on_error);
         let (own, metrics) = match &mut self.scorer {
@@ -168,15 +168,15 @@ impl RunReward {
     }
 }
 
-/// The scores of a batch.
+/// Scores of a batch.
 pub(crate) struct BatchScores {
     /// One column per reward.
     pub columns: Vec<RewardScoreColumn>,
-    /// Columns of the rewards that score only in evaluations.
+    /// Columns of rewards that score only in evaluations.
     pub for_evaluation: Vec<RewardScoreColumn>,
-    /// What rewards logged beside the completions; empty if nothing was.
+    /// Values that rewards logged for completions; empty if there are none.
     pub extra: Vec<CompletionExtra>,
-    /// Rewards that failed, even if a retry succeeded.
+    /// Failures of rewards, including those that a retry resolved.
     pub failures: Vec<RewardFailure>,
     /// Metrics of all rewards.
     pub figures: StepMetrics,
@@ -200,7 +200,7 @@ pub(crate) fn batch(
     columns.extend(plugin::conversations(asked));
     RewardBatch {
         step,
-        // Each plugin's own is put in when it is asked.
+        // Each plugin's own seed is set before it is called.
         seed: 0,
         prompts: prompts.iter().map(|p| p.text.clone()).collect(),
         columns,
@@ -217,7 +217,7 @@ pub(crate) fn start(prompt: &Prompt, episode: u64, seed: u64) -> Start {
     start_of(&prompt.conversation(), &prompt.columns, (episode, seed))
 }
 
-/// Returns the start of an episode with this number and this random seed, of a row with this prompt and these other columns.
+/// Returns the start of an episode with this number and random seed, for a row with this prompt and these other columns.
 pub fn start_of(prompt: &[ChatMessage], columns: &Map<String, Value>, (episode, seed): (u64, u64)) -> Start {
     let message = |message: &ChatMessage| {
         let text = |name: &str| message.rest.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -232,7 +232,7 @@ pub fn start_of(prompt: &[ChatMessage], columns: &Map<String, Value>, (episode, 
     Start { episode, seed, prompt: prompt.iter().map(message).collect(), columns }
 }
 
-/// Asks the models that value steps, first of all: other rewards may see what they say. Returns their answers by their places.
+/// Computes step values, before other rewards, which may read them. Returns the results by the rewards' indices.
 fn step_values(
     rewards: &mut [RunReward],
     world: &World,
@@ -249,8 +249,8 @@ fn step_values(
     Ok(given)
 }
 
-/// Returns all rewards of all completions, with the host's metrics about them; those for evaluations alone only if it is one. Also
-/// returns the generation as plugins see it, if step values were added.
+/// Returns all rewards of all completions, with the host's metrics; rewards for evaluations score only in those. Also returns the
+/// generation as plugins see it, if step values were added.
 pub(crate) fn scored(
     rewards: &mut [RunReward],
     world: &World,

@@ -1,4 +1,4 @@
-//! Completions to be judged, and what a judge answered.
+//! Completions to be scored, and the results of scoring.
 
 use super::super::dataset::Prompt;
 use super::super::episode::EpisodeOutcome;
@@ -11,14 +11,14 @@ use std::sync::Arc;
 /// A generation as all rewards see it.
 pub(crate) struct ScoringBatch {
     pub batch: RewardBatch,
-    /// The batch's prompts.
+    /// Prompts of the batch.
     pub prompts: Vec<Arc<Prompt>>,
-    /// What each row is besides its text; empty without an environment, and where no model scores.
+    /// Episodes of the rows; empty without an environment, or if no model scores.
     pub episodes: Vec<Arc<ScoringEpisode>>,
 }
 
 impl ScoringBatch {
-    /// Returns these rows, which may repeat, each with a prompt of its own.
+    /// Returns these rows, which may repeat, each with a separate prompt.
     pub(super) fn with_own_prompts(&self, rows: &[usize]) -> Self {
         let batch = &self.batch;
         let prompt = |row: &usize| batch.prompt_of[*row] as usize;
@@ -45,20 +45,20 @@ impl ScoringBatch {
     }
 }
 
-/// The result for some rows: their scores, why a first attempt failed, and the rows that failed on their own.
+/// Results for some rows: the scores, the error of a failed first attempt, and the rows that failed individually.
 #[derive(Default, Deserialize, Serialize)]
 pub(super) struct RewardResults {
     pub values: Vec<Option<f32>>,
     pub first_error: Option<String>,
     pub failed: Vec<(usize, String)>,
-    /// The values of the rows' steps, from a model that values those.
+    /// Values of the rows' steps, from a model that computes them.
     pub steps: Vec<Vec<f32>>,
-    /// What was logged beside the rows; empty if nothing was.
+    /// Values that the reward logged for the rows; empty if there are none.
     pub extra: Vec<CompletionExtra>,
 }
 
 impl RewardResults {
-    /// Notes that a row failed, if that may be; otherwise returns its error.
+    /// Records that a row failed, if failures are tolerated; otherwise returns the error.
     pub(super) fn note_failure(&mut self, row: usize, error: Error, on_error: RewardErrorAction) -> Result<()> {
         if on_error != RewardErrorAction::Unscorable {
             return Err(error);
@@ -70,9 +70,9 @@ impl RewardResults {
     }
 }
 
-/// What a reward model must know of an episode.
+/// The parts of an episode that a reward model needs.
 pub(crate) struct ScoringEpisode {
     pub episode: EpisodeOutcome,
-    /// The tokens of its own prompt.
+    /// Tokens of the episode's own prompt.
     pub opening: Vec<u32>,
 }

@@ -1,4 +1,4 @@
-//! Reward models that score a run's completions: opening them, and asking them.
+//! Opens the reward models of a run, and scores completions with them.
 
 use super::scoring_batch::{RewardResults, ScoringBatch};
 use crate::config::{PluginEntry, RewardErrorAction};
@@ -10,25 +10,25 @@ use crate::{Error, Result};
 use std::ops::Range;
 use std::path::Path;
 
-/// A reward model, and what it must know of the policy.
+/// A reward model, with the properties of the policy that it depends on.
 pub(crate) struct ScoringModel {
     pub model: FrozenRewardModel,
-    /// Whether it reads the policy's tokens as they are.
+    /// Whether the model reads the policy's tokens directly.
     shares_tokens: bool,
-    /// Whether the policy has a chat template, by which episodes are conversations.
+    /// Whether the policy has a chat template, so that episodes are conversations.
     of_chat: bool,
 }
 
-/// Opens reward models for a run that goes on.
+/// Opens reward models during a run.
 #[derive(Clone)]
 pub(crate) struct Opener {
     pub backend: ComputeBackend,
-    /// The policy's.
+    /// Tokenizer of the policy.
     pub tokenizer: Tokenizer,
 }
 
 impl Opener {
-    /// Opens a model for a reward. Also returns a name of its folder that stays valid wherever the run resumes.
+    /// Opens a reward's model. Also returns a name of its folder that stays valid wherever the run resumes.
     pub(super) fn open(&self, entry: &PluginEntry, given: &str) -> Result<(ScoringModel, String)> {
         let (folder, path) = model_of(given)?;
         let mut asked = ScoringModel::open(entry, &folder, &self.backend)?;
@@ -38,7 +38,7 @@ impl Opener {
 }
 
 impl ScoringModel {
-    /// Opens a model as a reward's entry says; of the policy it knows nothing yet.
+    /// Opens a reward's model as configured by its entry; the policy's tokenizer is set later.
     ///
     /// # Errors
     /// As [`FrozenRewardModel::open`].
@@ -46,13 +46,13 @@ impl ScoringModel {
         Ok(Self { model: FrozenRewardModel::open(entry, folder, backend)?, shares_tokens: false, of_chat: false })
     }
 
-    /// Tells it which tokenizer the policy has.
+    /// Sets the policy's tokenizer.
     pub(crate) fn set_policy_tokenizer(&mut self, policys: &Tokenizer) {
         self.shares_tokens = self.model.tokenizer().is_same_as(policys);
         self.of_chat = policys.has_chat();
     }
 
-    /// Scores some rows of a generation. A failure names the model, which may be rolled back.
+    /// Scores some rows of a generation. Errors name the model, which may be rolled back.
     pub(super) fn score(&self, judged: &ScoringBatch, rows: Range<usize>, on_error: RewardErrorAction) -> Result<RewardResults> {
         self.score_rows(judged, rows, on_error).map_err(|error| match error {
             Error::RewardModel { .. } => error,
@@ -83,7 +83,7 @@ impl ScoringModel {
         Ok(answers)
     }
 
-    /// Values the steps of some rows; a row's score is the least of them. A row without a step has none.
+    /// Computes the values of the steps of some rows; a row's score is the minimum. A row without steps has none.
     fn score_steps(&self, judged: &ScoringBatch, rows: Range<usize>, on_error: RewardErrorAction) -> Result<RewardResults> {
         let mut answers = RewardResults::default();
         let mut all = Vec::with_capacity(rows.len());
@@ -108,15 +108,15 @@ impl ScoringModel {
         Ok(answers)
     }
 
-    /// Returns a completion with its prompt in the model's tokens: the policy's own if the tokenizers are the same and the prompt
-    /// is a text. A conversation is rendered with the model's own template, an episode's as a whole.
+    /// Returns a completion with its prompt in the model's tokens: the policy's own tokens, if the tokenizers are the same and the prompt
+    /// is a text. A conversation, and a whole episode, is rendered with the model's own template.
     fn text(&self, judged: &ScoringBatch, row: usize) -> Result<ScoringText> {
         let ScoringBatch { batch, prompts, episodes } = judged;
         let group = batch.prompt_of[row] as usize;
         let (prompt, told) = (&prompts[group], episodes.get(row));
         let chat = if told.is_some() { self.of_chat || self.model.tokenizer().has_chat() } else { prompt.chat };
         let own = &batch.token_ids[batch.offsets[row] as usize..batch.offsets[row + 1] as usize];
-        // Only text that the policy wrote has its tokens; a reference follows the same prompt.
+        // Only text that the policy wrote has recorded tokens; references follow the same prompt.
         let has_tokens = !own.is_empty() || batch.completions[row].is_empty();
         if self.shares_tokens && !chat {
             let opening = told.map_or(&prompt.tokens[..], |told| &told.opening);
@@ -131,12 +131,12 @@ impl ScoringModel {
     }
 }
 
-/// Returns whether a row is an episode that failed: it has no score, and may have no text.
+/// Returns whether a row is a failed episode, which has no score and possibly no text.
 fn has_failed(judged: &ScoringBatch, row: usize) -> bool {
     judged.episodes.get(row).is_some_and(|told| told.episode.failed.is_some())
 }
 
-/// Returns a completion with what it answers.
+/// Returns a completion with the prompt that it answers.
 fn prompted_completion(ScoringBatch { batch, prompts, episodes }: &ScoringBatch, row: usize) -> PromptedCompletion<'_> {
     let (group, told) = (batch.prompt_of[row] as usize, episodes.get(row));
     let prompt = &prompts[group];

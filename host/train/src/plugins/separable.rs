@@ -6,13 +6,12 @@ use crate::plugin::columns::{ADVANTAGE, ENTROPY, FINISHED, LABEL, LOG_SUM_SQUARE
 use crate::plugin::{self, AlgorithmPlugin, Batch, Column, MicroBatchLoss, Shape, Unit};
 use std::ops::Range;
 
-/// Number of rows or pairs, and of tokens in each sequence, on which a loss is tried.
+/// Number of rows or pairs, and of tokens in each sequence, in the test.
 const TRIED: usize = 6;
 const LENGTH: usize = 2;
 
-/// Tests on synthetic completions whether an algorithm's loss is the sum of its rows' losses, which splitting requires. A loss
-/// may instead compare the rows of a micro-batch with each other, and the host has no other way to know. The plugin's state is
-/// restored afterwards.
+/// Tests on synthetic completions whether an algorithm's loss is the sum of its rows' losses, which splitting requires. A loss may instead
+/// compare the rows of a micro-batch, and the host has no other way to know. The plugin's state is restored afterwards.
 ///
 /// # Errors
 /// If the plugin's loss fails.
@@ -22,7 +21,7 @@ pub(crate) fn is_separable(algorithm: &mut AlgorithmPlugin) -> plugin::Result<bo
     let (shape, by) = (algorithm.data().shape, spread(algorithm));
     let mut derivatives = |items: Range<usize>| {
         let gradient = algorithm.loss(&synthetic_batch(items.clone(), &columns, shape, by));
-        // Each loss follows from the same state.
+        // Each loss starts from the same state.
         algorithm.restore(state.clone());
         gradient.map(|gradient| by_item(&gradient, items.len()))
     };
@@ -32,8 +31,8 @@ pub(crate) fn is_separable(algorithm: &mut AlgorithmPlugin) -> plugin::Result<bo
     Ok(together.len() == alone.len() && together.iter().zip(&alone).all(|(a, b)| (a - b).abs() <= 1e-4 * size))
 }
 
-/// Returns the columns that an algorithm's loss needs, with what their entries belong to. One that has estimated nothing yet does so for a
-/// synthetic generation; if it can't, it fails where it is tried on a real one.
+/// Returns the columns that an algorithm's loss needs, with their units. An algorithm that has not estimated anything yet estimates a
+/// synthetic generation; if that fails, it also fails in its trial on a real one.
 fn columns_of_loss(algorithm: &mut AlgorithmPlugin) -> Vec<(String, Unit)> {
     if algorithm.required_estimates().any(|name| algorithm.unit_of_estimate(name).is_none()) {
         let _ = algorithm.estimate(&synthetic::generation(&[LENGTH; TRIED], algorithm));
@@ -54,7 +53,7 @@ fn by_item(gradient: &MicroBatchLoss, items: usize) -> Vec<f32> {
     (0..items).flat_map(of_item).collect()
 }
 
-/// Returns a batch of these synthetic rows or pairs, which have the same values in whatever batch they are.
+/// Returns a batch of synthetic rows or pairs, whose values don't depend on the batch.
 fn synthetic_batch(items: Range<usize>, columns: &[(String, Unit)], shape: Shape, by: f32) -> Batch {
     let each = synthetic::sequences_of_item(shape);
     let sequences = items.start * each..items.end * each;
@@ -70,7 +69,7 @@ fn synthetic_batch(items: Range<usize>, columns: &[(String, Unit)], shape: Shape
             Unit::Token => sequences.start * LENGTH..sequences.end * LENGTH,
             Unit::PromptToken => items.start * LENGTH..items.end * LENGTH,
             Unit::Sequence => sequences.clone(),
-            // What belongs to a micro-batch is the same however it is split.
+            // Columns of a micro-batch don't depend on how it is split.
             Unit::MicroBatch => 0..TRIED * each,
             Unit::Group | Unit::Turn => items.clone(),
         };
@@ -79,14 +78,14 @@ fn synthetic_batch(items: Range<usize>, columns: &[(String, Unit)], shape: Shape
     batch
 }
 
-/// Returns by how much log-probabilities are spread: by enough that a loss of pairs or labelled completions, which is nearly a straight
-/// line where the policy is the reference, is no line any more; for others by so little that ratios stay near one.
+/// Returns the spread of log-probabilities. Losses of pairs or labelled completions are almost linear while the policy equals the
+/// reference, so they need a large spread; for others it is so small that ratios stay near one.
 fn spread(algorithm: &AlgorithmPlugin) -> f32 {
     let compares = algorithm.data().shape == Shape::Pairs || algorithm.info().needs.has(LABEL);
     if compares { 1.0 } else { 0.1 }
 }
 
-/// Returns an entry of a column. Values are spread at random, by rows and within them, so that what compares rows finds differences.
+/// Returns an entry of a column. Values vary randomly across and within rows, so that a loss that compares rows sees differences.
 fn value(name: &str, unit: Unit, entry: usize, by: f32) -> Option<f32> {
     let row = if matches!(unit, Unit::Token | Unit::PromptToken) { entry / LENGTH } else { entry };
     let spread = 0.5 * noise(name, entry) + 0.5 * noise(name, TRIED * LENGTH * LENGTH + row);
@@ -102,7 +101,7 @@ fn value(name: &str, unit: Unit, entry: usize, by: f32) -> Option<f32> {
     })
 }
 
-/// Returns a number from -1 to 1 that depends on nothing but a column's name and a place.
+/// Returns a number from -1 to 1 that depends only on a column's name and a place.
 fn noise(name: &str, place: usize) -> f32 {
     let seed = name.bytes().fold(place as u64, |seed, byte| mixed_bits(seed ^ u64::from(byte)));
     (mixed_bits(seed) >> 40) as f32 / (1u64 << 23) as f32 - 1.0

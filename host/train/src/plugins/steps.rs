@@ -1,14 +1,14 @@
-//! Process rewards: what models say of the steps of completions, as a column that plugins see.
+//! Process rewards: models' values of the steps of completions, as a column that plugins see.
 
 use super::scoring_batch::{RewardResults, ScoringBatch};
 use crate::plugin::TextColumn;
 use std::collections::BTreeMap;
 
-/// What the models that value steps said of a generation: their places among the rewards, names and answers.
+/// Results of the models that compute step values, with their names, by their indices among the rewards.
 pub(super) type StepValues = BTreeMap<usize, (String, RewardResults)>;
 
-/// Returns a generation as plugins see it beside models that value steps: each model has a column of its name, with a list of numbers
-/// for each completion. Columns have a value a prompt, so each completion has a prompt of its own. None without such models.
+/// Returns a generation with step values, as plugins see it: each of the models has a column of its name, with a list of numbers per
+/// completion. Columns have one value per prompt, so each completion gets a separate prompt. None without such models.
 pub(super) fn with_step_columns(judged: &ScoringBatch, given: &StepValues) -> Option<ScoringBatch> {
     let columns = given.values().map(|(name, answers)| {
         let list = |steps: &Vec<f32>| serde_json::json!(steps).to_string();
@@ -17,7 +17,7 @@ pub(super) fn with_step_columns(judged: &ScoringBatch, given: &StepValues) -> Op
     (!given.is_empty()).then(|| with_columns(judged, columns.collect()))
 }
 
-/// Gives each completion a prompt of its own, and the batch these columns, with a value each.
+/// Gives each completion a separate prompt, and adds these columns, with one value per completion.
 pub(super) fn with_columns(judged: &ScoringBatch, own: Vec<TextColumn>) -> ScoringBatch {
     let rows: Vec<usize> = (0..judged.batch.prompt_of.len()).collect();
     let mut seen = judged.with_own_prompts(&rows);

@@ -1,4 +1,4 @@
-//! Synthetic batches that algorithms are tried on: before a run begins, before a swap, and to find out whether a loss can be split.
+//! Synthetic batches for trying algorithms: before a run begins, before a swap, and to test whether a loss can be split.
 
 use crate::plugin::columns::{
     self, ADVANTAGE, ENTROPY, FINISHED, HostColumn, LABEL, LOG_SUM_SQUARES, MARGIN, MEAN_LOGITS, MICRO_BATCH_LABEL,
@@ -7,7 +7,7 @@ use crate::plugin::columns::{
 };
 use crate::plugin::{AlgorithmPlugin, Batch, Column, Scale, ScoredGeneration, Shape, Unit, WeightedReward};
 
-/// What a run has that not every algorithm needs.
+/// Optional features of a run, which not every algorithm needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RunFeatures {
     pub reference: bool,
@@ -15,11 +15,11 @@ pub(crate) struct RunFeatures {
     /// Whether there are log-probabilities of a teacher, and divergences from it.
     pub teacher_logp: bool,
     pub divergence: bool,
-    /// Whether the dataset says by how much a pair's chosen completion is better.
+    /// Whether the dataset has margins of pairs.
     pub margins: bool,
 }
 
-/// Returns the number of sequences of an item of a batch.
+/// Returns the number of sequences per item of a batch.
 pub(super) fn sequences_of_item(shape: Shape) -> usize {
     match shape {
         Shape::Completions => 1,
@@ -27,14 +27,14 @@ pub(super) fn sequences_of_item(shape: Shape) -> usize {
     }
 }
 
-/// Returns a batch without columns, of sequences with these numbers of tokens.
+/// Returns a batch of sequences with these numbers of tokens, without columns.
 pub(super) fn batch(lengths: &[usize], groups: Vec<u32>, shape: Shape) -> Batch {
     let mut tokens = vec![0];
     for length in lengths {
         tokens.push(tokens[tokens.len() - 1] + *length as u32);
     }
     let each = sequences_of_item(shape);
-    // Of a pair, the chosen completion.
+    // Only the chosen completion of a pair counts.
     let counted: usize = lengths.iter().step_by(each).sum();
     let scale = Scale {
         items: (lengths.len() / each) as u32,
@@ -49,7 +49,7 @@ pub(super) fn batch(lengths: &[usize], groups: Vec<u32>, shape: Shape) -> Batch 
 /// The name of synthetic scores.
 pub(super) const SCORES: &str = "made_up";
 
-/// Returns a generation of pairs of completions, with these numbers of tokens, for an algorithm that has estimated nothing yet.
+/// Returns a generation of pairs of completions with these numbers of tokens, for an algorithm that has not estimated anything yet.
 pub(super) fn generation(lengths: &[usize], algorithm: &AlgorithmPlugin) -> ScoredGeneration {
     let mut batch = batch(lengths, (0..=lengths.len() as u32).step_by(2).collect(), algorithm.data().shape);
     batch.columns.push(scores(lengths.len()));
@@ -61,12 +61,12 @@ pub(super) fn generation(lengths: &[usize], algorithm: &AlgorithmPlugin) -> Scor
     ScoredGeneration { batch, rewards: vec![WeightedReward { name: SCORES.to_owned(), weight: 1.0 }] }
 }
 
-/// Returns scores of so many sequences.
+/// Returns scores of this many sequences.
 pub(super) fn scores(sequences: usize) -> Column {
     Column::sparse(columns::reward(SCORES), Unit::Sequence, (0..sequences).map(|row| Some(row as f32)))
 }
 
-/// Returns what the entries of a column belong to, if a loss sees it: a column of the host's, or one of the algorithm's estimates.
+/// Returns the unit of a column that a loss sees: a column of the host, or one of the algorithm's estimates.
 pub(super) fn unit_in_loss(algorithm: &AlgorithmPlugin, name: &str) -> Option<Unit> {
     match HostColumn::find(name) {
         Some(known) => known.in_loss.then_some(known.unit),
@@ -74,12 +74,12 @@ pub(super) fn unit_in_loss(algorithm: &AlgorithmPlugin, name: &str) -> Option<Un
     }
 }
 
-/// Adds the columns that an algorithm needs for its loss and that a batch lacks.
+/// Adds the columns that an algorithm's loss needs and a batch lacks.
 pub(super) fn fill_loss(batch: &mut Batch, algorithm: &AlgorithmPlugin, extras: RunFeatures) {
     fill(batch, algorithm, extras, |name| unit_in_loss(algorithm, name));
 }
 
-/// Adds the columns that an algorithm needs to see of a generation and that a batch lacks.
+/// Adds the columns that an algorithm needs of a generation and a batch lacks.
 pub(super) fn fill_generation(batch: &mut Batch, algorithm: &AlgorithmPlugin, extras: RunFeatures) {
     fill(batch, algorithm, extras, |name| {
         HostColumn::find(name).filter(|known| known.in_generation && known.unit != Unit::Turn).map(|known| known.unit)
@@ -128,7 +128,7 @@ fn value(name: &str, entry: usize, extras: RunFeatures) -> Option<f32> {
         SEQUENCE_VALUE => [-0.25, 0.5][usize::from(is_even)],
         name if divergence_of(name).is_some() => 0.5,
         MARGIN => return extras.margins.then_some(0.5),
-        // Log-probabilities, and what an estimator returns under a name of its own.
+        // Log-probabilities, and an estimator's columns under its own names.
         _ => -1.0,
     })
 }

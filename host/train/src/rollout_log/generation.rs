@@ -1,5 +1,5 @@
-//! The completions of a generation as a file: tensors with tokens and log-probabilities, which other programs read too, and
-//! everything else as JSON in the tensor `manifest`.
+//! File format of a generation's completions: tensors with tokens and log-probabilities, which other programs can read, and everything else
+//! as JSON in the tensor `manifest`.
 
 use crate::episode::EpisodeOutcome;
 use crate::plugin::{self, Metric};
@@ -11,18 +11,18 @@ use serde::{Deserialize, Serialize};
 const MANIFEST: &str = "manifest";
 const LOGP: &str = "logp";
 
-/// The completions of a generation, those of all ranks together.
+/// Completions of a generation, of all ranks together.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(crate) struct LoggedGeneration {
-    /// The completions in the order of their prompts; `prompt` is an index among all prompts of the generation.
+    /// Completions in the order of their prompts; `prompt` is an index among all prompts of the generation.
     pub rollouts: Vec<Rollout>,
-    /// The outcome of each completion's episode; empty without episodes.
+    /// Outcome of each completion's episode; empty without episodes.
     pub episodes: Vec<EpisodeOutcome>,
-    /// What was measured while they were written.
+    /// Metrics of the generation.
     pub metrics: Vec<LoggedMetric>,
 }
 
-/// A metric of what wrote the completions.
+/// A metric of the rollout source.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub(crate) struct LoggedMetric {
     name: String,
@@ -41,7 +41,7 @@ enum LoggedReduction {
 }
 
 impl LoggedMetric {
-    /// Copies a metric; none if its value is not finite, which JSON can't say.
+    /// Copies a metric; none if its value is not finite, which JSON can't represent.
     pub(crate) fn new(metric: &Metric) -> Option<Self> {
         let Metric { name, value, weight, reduction } = metric;
         let reduction = match reduction {
@@ -66,10 +66,10 @@ impl LoggedMetric {
 }
 
 impl LoggedGeneration {
-    /// Returns the bytes of its file, which are the same for equal completions.
+    /// Returns the bytes of the file, which are the same for equal completions.
     ///
     /// # Errors
-    /// If they can't be made.
+    /// If they can't be encoded.
     pub(super) fn to_bytes(&self) -> Result<Vec<u8>, String> {
         let manifest = Self {
             rollouts: self.rollouts.iter().map(stored_rollouts::without_numbers).collect(),
@@ -89,10 +89,10 @@ impl LoggedGeneration {
         safetensors::serialize(&tensors, None).map_err(|e| e.to_string())
     }
 
-    /// Reads the bytes of a file.
+    /// Parses the bytes of a file.
     ///
     /// # Errors
-    /// If they are not those of a generation.
+    /// If they are not a valid generation.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let mut tensors = candle_core::safetensors::load_buffer(bytes, &Device::Cpu).map_err(|e| e.to_string())?;
         let manifest = of_u8(take(&mut tensors, MANIFEST)?)?;

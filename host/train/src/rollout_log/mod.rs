@@ -1,7 +1,7 @@
-//! The log of a run's rollouts: the completions of each generation in a file that is named by its SHA-256, and a line about each.
+//! The log of a run's rollouts: each generation's completions in a file named by its SHA-256, and an index with a line per generation.
 //!
-//! What an agent or an inference server writes can't be computed again. With its log, a run that resumes trains on the completions that it
-//! had, and a replay trains on all of them without whoever wrote them.
+//! Completions of an agent or an inference server can't be recomputed. With its log, a resumed run trains on the same completions as
+//! before, and a replay trains on all of them without the agent or server.
 
 mod generation;
 
@@ -20,44 +20,44 @@ use std::fs;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// The file with a line for each generation.
+/// Name of the index, which has a line per generation.
 const INDEX: &str = "log.jsonl";
 
-/// What the names of generations' files end with.
+/// Extension of generations' files.
 const EXTENSION: &str = ".safetensors";
 
-/// Largest file of a generation, in bytes.
+/// Maximum size of a generation's file, in bytes.
 const LARGEST: u64 = 4 << 30;
 
-/// Longest line of the log, and most of it that is read, in bytes. A line takes some 300.
+/// Maximum length of a line that is read, in bytes. A line takes about 300.
 const LONGEST_LINE: u64 = 4096;
 const LARGEST_INDEX: u64 = 512 << 20;
 
-/// What tells generations apart.
+/// Key of a generation in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(tag = "phase", rename_all = "lowercase")]
 pub(super) enum GenerationKey {
-    /// A generation that is trained on.
+    /// A generation for training.
     Train {
-        /// Its number.
+        /// Number of the generation.
         generation: u64,
     },
-    /// Completions of some prompts of an evaluation, or samples that are shown.
+    /// Completions of some prompts in an evaluation, or samples that are shown.
     Eval {
-        /// Distinguishes evaluations from samples.
+        /// Number that distinguishes evaluations from samples.
         generation: u64,
-        /// Number of updates before it.
+        /// Number of updates before the evaluation.
         step: u64,
         /// Digest of the prompts.
         of: String,
     },
-    /// An episode of a generation that is under way.
+    /// An episode of an unfinished generation.
     Episode {
-        /// The generation's number.
+        /// Number of the generation.
         generation: u64,
-        /// The row of its prompt.
+        /// Row of the prompt.
         row: u64,
-        /// Its index among the row's completions.
+        /// Index among the row's completions.
         sample: u64,
     },
 }
@@ -75,27 +75,27 @@ impl fmt::Display for GenerationKey {
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub(super) struct RolloutLogEntry {
-    /// What tells it apart.
+    /// Key of the generation.
     #[serde(flatten)]
     pub key: GenerationKey,
-    /// Number of updates that made the policy with which its completions were begun.
+    /// Number of updates of the policy when the completions were begun.
     pub version: u64,
     /// Checksum of that policy's trained weights.
     pub weights: String,
-    /// Digest of its prompts' rows and tokens.
+    /// Digest of the prompts' rows and tokens.
     pub prompts: String,
-    /// Digest of what else determines its completions: sampling parameters and limits.
+    /// Digest of everything else that determines the completions: sampling parameters and limits.
     pub sampling: String,
     /// Number of completions.
     pub completions: usize,
-    /// SHA-256 of its file.
+    /// SHA-256 of the file.
     pub sha256: String,
 }
 
 /// The log of a run's rollouts.
 pub(super) struct RolloutLog {
     folder: PathBuf,
-    /// Whether it is inside of another log's folder.
+    /// Whether it is inside another log's folder.
     is_inner: bool,
     entries: HashMap<GenerationKey, RolloutLogEntry>,
 }
@@ -104,12 +104,12 @@ impl RolloutLog {
     /// Opens the log in this folder, which is created with the first generation.
     ///
     /// # Errors
-    /// If a log is there and can't be read, or is somewhere else: what it no longer needs is removed.
+    /// If the log can't be read, or the folder is a link, through which files elsewhere would be deleted.
     pub(super) fn open(folder: PathBuf) -> Result<Self> {
         Self::open_at(folder, false)
     }
 
-    /// Opens a log in a folder inside of another log's.
+    /// Opens a log in a folder inside another log's.
     ///
     /// # Errors
     /// As [`RolloutLog::open`].
@@ -142,7 +142,7 @@ impl RolloutLog {
         Ok(this)
     }
 
-    /// Refuses a folder that is a link: files of somebody else would be removed.
+    /// Refuses a folder that is a link, since files elsewhere would be deleted.
     fn check_folders(&self) -> Result<()> {
         let outer = self.folder.parent().filter(|_| self.is_inner);
         for folder in outer.into_iter().chain([self.folder.as_path()]) {
@@ -162,17 +162,17 @@ impl RolloutLog {
         &self.folder
     }
 
-    /// Continues in another place, where the folder has gone.
+    /// Follows the folder to a new path.
     pub(super) fn relocate(&mut self, folder: PathBuf) {
         self.folder = folder;
     }
 
-    /// Returns the line of a generation.
+    /// Returns the entry of a generation.
     pub(super) fn find(&self, key: &GenerationKey) -> Option<&RolloutLogEntry> {
         self.entries.get(key)
     }
 
-    /// Returns how many generations that were trained on follow one another from the first.
+    /// Returns the number of consecutive training generations, from the first one.
     pub(super) fn generations(&self) -> u64 {
         (0..).find(|&generation| !self.entries.contains_key(&GenerationKey::Train { generation })).unwrap_or_default()
     }
@@ -180,7 +180,7 @@ impl RolloutLog {
     /// Reads the completions of a generation.
     ///
     /// # Errors
-    /// If its file is missing or is not what was written.
+    /// If the file is missing or was changed.
     pub(super) fn read(&self, entry: &RolloutLogEntry) -> Result<LoggedGeneration> {
         let file = self.file(&entry.sha256);
         let bytes = files::read(&file, LARGEST).map_err(|e| Error::unusable(&file, e))?;
@@ -190,7 +190,8 @@ impl RolloutLog {
         LoggedGeneration::parse(&bytes).map_err(|detail| Error::unusable(&file, detail))
     }
 
-    /// Writes the completions of a generation, and then its line, both through to the disk. A generation of the same key gives way.
+    /// Writes the completions of a generation and then its line, syncing both to disk. An existing generation with the same key is
+    /// replaced.
     ///
     /// # Errors
     /// If they can't be written.
@@ -223,11 +224,10 @@ impl RolloutLog {
         Ok(())
     }
 
-    /// Forgets the generations that training began before generation number `generation`, and evaluations of versions of the policy before
-    /// `version`.
+    /// Drops the generations before number `generation`, and evaluations of policy versions before `version`.
     ///
     /// # Errors
-    /// If the lines can't be written again.
+    /// If the index can't be rewritten.
     pub(super) fn forget_before(&mut self, generation: u64, version: u64) -> Result<()> {
         self.retain(|entry| match &entry.key {
             GenerationKey::Train { generation: own } => *own >= generation,
@@ -236,18 +236,18 @@ impl RolloutLog {
         })
     }
 
-    /// Forgets what this version of the policy and later ones wrote.
+    /// Drops everything written by this version of the policy and later ones.
     ///
     /// # Errors
-    /// If the lines can't be written again.
+    /// If the index can't be rewritten.
     pub(super) fn forget_since(&mut self, version: u64) -> Result<()> {
         self.retain(|entry| entry.version < version)
     }
 
-    /// Forgets everything.
+    /// Drops everything.
     ///
     /// # Errors
-    /// If the lines can't be written again.
+    /// If the index can't be rewritten.
     pub(super) fn clear(&mut self) -> Result<()> {
         self.retain(|_| false)
     }
@@ -274,7 +274,7 @@ impl RolloutLog {
         self.folder.join(format!("{sha256}{EXTENSION}"))
     }
 
-    /// Removes the file of an entry that is no longer in the log, unless another entry has the same completions.
+    /// Deletes the file of a dropped entry, unless another entry has the same completions.
     fn remove(&self, entry: &RolloutLogEntry) {
         if self.entries.values().any(|other| other.sha256 == entry.sha256) {
             return;
@@ -292,7 +292,7 @@ fn line_of(entry: &RolloutLogEntry) -> Result<String> {
     serde_json::to_string(entry).map_err(|e| Error::encoding("a line of the rollout log", &e))
 }
 
-/// Returns whether the last line of a file has no end, as after a power failure.
+/// Returns whether the last line of a file is incomplete, as after a power failure.
 fn is_cut_off(lines: &mut fs::File) -> io::Result<bool> {
     if lines.metadata()?.len() == 0 {
         return Ok(false);
@@ -344,7 +344,7 @@ mod tests {
         append(&mut log, GenerationKey::Train { generation: 0 }, 0, 5);
         append(&mut log, GenerationKey::Train { generation: 1 }, 1, 6);
         append(&mut log, GenerationKey::Train { generation: 1 }, 1, 7);
-        // The same completions under another key share a file.
+        // Equal completions under another key share a file.
         append(&mut log, GenerationKey::Eval { generation: u64::MAX, step: 1, of: "p".into() }, 1, 7);
         let again = RolloutLog::open(folder.clone()).unwrap();
         assert_eq!((again.generations(), files(&folder)), (2, 2));
@@ -392,7 +392,7 @@ mod tests {
         fs::write(place.path().join(INDEX), format!("{}\n{half}", line_of(&outside).unwrap())).unwrap();
         let mut log = RolloutLog::open(place.path().to_owned()).unwrap();
         assert!(log.entries.is_empty());
-        // What follows half a line is a line of its own.
+        // After a partial line, the next line starts on its own.
         append(&mut log, GenerationKey::Train { generation: 4 }, 4, 5);
         assert_eq!(RolloutLog::open(place.path().to_owned()).unwrap().entries, log.entries);
     }
@@ -412,7 +412,7 @@ mod tests {
         fs::create_dir(&outer).unwrap();
         std::os::unix::fs::symlink(other.path(), &inner).unwrap();
         assert!(said(RolloutLog::open_inner(inner)).contains("a link or a file"));
-        // A link that comes later.
+        // The link is created later.
         let mut open = RolloutLog { folder: outer.clone(), is_inner: false, entries: log.entries.clone() };
         fs::remove_dir_all(&outer).unwrap();
         std::os::unix::fs::symlink(other.path(), &outer).unwrap();

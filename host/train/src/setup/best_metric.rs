@@ -1,4 +1,4 @@
-//! Chooses `metric_for_best_model`. If all plugins ship with the host, refuses one that the run will not have before anything is
+//! Chooses `metric_for_best_model`. If all plugins ship with the host, a metric that the run will not have is refused before anything is
 //! written; metrics of other plugins are known only after the first step.
 
 use super::plugins::LoadedPlugins;
@@ -24,11 +24,11 @@ const COMPLETION_METRICS: [&str; 7] = [
     "completions/max_terminated_length",
 ];
 
-/// Returns the metric that is named, or that of a run that is to end with its best checkpoint. If the run evaluates, a name without `eval_` means the
-/// evaluation's, as in transformers. A resumed run keeps the metric that it was written with.
+/// Returns the named metric, or the default one of a run that should end with its best checkpoint. If the run evaluates, a name without
+/// `eval_` stands for the evaluation's metric, as in transformers. A resumed run keeps the metric that it was started with.
 ///
 /// # Errors
-/// If the configuration of the run that resumes can't be read.
+/// If the configuration of the resumed run can't be read.
 pub(super) fn named(config: &RunConfig, metrics: &MetricsPlan, beginning: &StartMode) -> Result<Option<String>> {
     let by_default = config.load_best_model_at_end.then(|| metrics.usual.0.to_owned());
     let Some(name) = config.metric_for_best_model.clone().or(by_default) else { return Ok(None) };
@@ -42,7 +42,7 @@ pub(super) fn named(config: &RunConfig, metrics: &MetricsPlan, beginning: &Start
     Ok(Some(if is_kept { name } else { format!("eval_{name}") }))
 }
 
-/// Refuses a `metric_for_best_model` that the run will not have, if all plugins ship with the host. The plugins have been tried.
+/// Refuses a `metric_for_best_model` that the run will not have, if all plugins ship with the host. The plugins must have been tried.
 pub(super) fn check(config: &RunConfig, plugins: &LoadedPlugins) -> Result<()> {
     let (Some((name, _)), Some(reported)) = (config.best_model_metric(), plugins.reported()) else { return Ok(()) };
     let plain = name.strip_prefix("eval_").unwrap_or(name);

@@ -1,4 +1,4 @@
-//! Refuses settings that don't fit the algorithm, or what it learns from.
+//! Refuses settings that don't fit the algorithm or its data.
 
 use super::plugins::LoadedPlugins;
 use crate::config::{CompletionSource, RolloutDtype, RunConfig};
@@ -6,7 +6,7 @@ use crate::flow::Flow;
 use crate::plugin::columns::MISMATCHED_LOGP;
 use crate::{Error, Result};
 
-/// Refuses settings that the algorithm can't work with.
+/// Refuses settings that the algorithm does not support.
 ///
 /// # Errors
 /// Names the first of them.
@@ -42,7 +42,7 @@ pub(super) fn check(config: &RunConfig, plugins: &LoadedPlugins, ranks: usize) -
     Err(Error::setting(key, detail))
 }
 
-/// Refuses settings that mean nothing for what a run learns from; `smoothed` says whether the algorithm takes smoothed targets.
+/// Refuses settings without meaning for the run's data; `smoothed` says whether the algorithm supports smoothed targets.
 fn check_flow(config: &RunConfig, flow: Flow, smoothed: bool) -> Result<()> {
     let (generates, imitates) = (flow.generates, flow.imitates());
     let given = [

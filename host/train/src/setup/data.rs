@@ -13,20 +13,20 @@ use crate::ranks::after_the_first;
 use crate::{Error, Result, name_resolution};
 use std::sync::Arc;
 
-/// Bytes of files from which on a new run draws from all rows of a dataset: fewer are judged in less than a second.
+/// Size of a dataset, in bytes, above which a new run draws from all rows; smaller ones are judged in less than a second.
 const LARGE: u64 = 4 << 20;
 
 /// The training and evaluation data of a run.
 pub(super) struct Datasets {
-    /// Names of both that stay valid wherever the run resumes.
+    /// Names of both datasets that stay valid wherever the run resumes.
     pub names: (Option<String>, Option<String>),
     pub data: PromptLoader,
     pub evaluated: Option<PromptSet>,
-    /// Warnings about rows skipped in either.
+    /// Warnings about skipped rows in both datasets.
     pub warnings: Vec<String>,
 }
 
-/// Reads the training and evaluation datasets of the configuration, for the model that was opened.
+/// Reads the training and evaluation datasets of the configuration, for the opened model.
 pub(super) fn read(
     config: &RunConfig,
     (batching, plugins): (&Batching, &LoadedPlugins),
@@ -65,47 +65,47 @@ pub(super) fn read(
     };
     let (evaluated, also) = held_out.as_ref().map(|dataset| read(Some(dataset), &of_evaluations)).transpose()?.unzip();
     if config.precompute_ref_log_probs {
-        // They are kept with each prompt.
+        // The log-probabilities are stored with each prompt.
         prompts.all()?;
     }
     let warnings = left_out.into_iter().chain(also.into_iter().flatten()).collect();
     let packs = packing.packs(&prompts, world)?;
     let rows = packs.as_ref().map_or(prompts.len(), Vec::len);
-    // Until all are judged, all may be usable.
+    // Until all rows are judged, all may be usable.
     let usable = if packs.is_none() && prompts.are_judged() { prompts.usable_so_far()? } else { rows };
     let loader = loader(batching, (rows, usable))?;
     let data = PromptLoader::new(prompts, evaluated.as_ref(), loader, packs)?.with_skipping(config);
     Ok(Datasets { names, data, evaluated, warnings })
 }
 
-/// Returns whether a run can begin before all of its rows were seen.
+/// Returns whether a run can begin before all of its rows have been read.
 fn is_drawn(config: &RunConfig) -> bool {
     !config.precompute_ref_log_probs && config.environment.len() < 2
 }
 
-/// Returns whether the number of rows that can be used must be known before the first step.
+/// Returns whether the number of usable rows must be known before the first step.
 fn counts_epochs(config: &RunConfig) -> bool {
     let strategies = [config.save_strategy, config.logging_strategy, config.evaluation_strategy()];
     config.max_steps < 0 || strategies.contains(&IntervalStrategy::Epoch)
 }
 
-/// Returns whether the order of a dataset is that of all its rows: as in the checkpoint that the run starts from, or for a new run if the
-/// dataset is large. The order of others is that of the rows that can be used.
+/// Returns whether a dataset is drawn in the order of all its rows: as in the checkpoint that the run starts from or, for a new run, if the
+/// dataset is large. Other datasets are drawn in the order of their usable rows.
 fn has_order_of_all(dataset: &Dataset, beginning: &StartMode, world: &World) -> Result<bool> {
     world.broadcast("the order of the dataset", || match beginning.origin() {
         Some(origin) => Ok(origin.has_order_of_all()),
-        // What is wrong with a file is said when it is read.
+        // Faults of a file are reported when it is read.
         None => Ok(data::size_on_disk(dataset).is_ok_and(|size| size > LARGE)),
     })
 }
 
-/// How texts become sequences.
+/// How texts are packed into sequences.
 struct Packing {
-    /// None if each row is a sequence.
+    /// Strategy; none if each row is a sequence.
     strategy: Option<PackingStrategy>,
     /// Length of a sequence.
     length: usize,
-    /// Length to which rows are truncated when they are read.
+    /// Length to which rows are truncated on reading.
     longest: usize,
     /// Whether prompts are learned.
     whole: bool,
@@ -114,7 +114,7 @@ struct Packing {
 }
 
 impl Packing {
-    /// Returns how rows are packed, if that is `on`.
+    /// Returns the packing of rows, if packing is `on`.
     fn new(config: &RunConfig, on: bool, length: usize) -> Result<Self> {
         if on && length < 2 {
             let detail =
@@ -140,7 +140,7 @@ impl Packing {
         })
     }
 
-    /// Returns the groups of rows that are packed together; none if a row is a sequence.
+    /// Returns the groups of rows that are packed together; none if each row is a sequence.
     fn packs(&self, prompts: &PromptSet, world: &World) -> Result<Option<Vec<Vec<usize>>>> {
         if !matches!(self.strategy, Some(PackingStrategy::Bfd | PackingStrategy::BfdSplit)) {
             return Ok(None);
@@ -149,13 +149,13 @@ impl Packing {
     }
 }
 
-/// Creates the loader that orders this many rows, of which so many can be used.
+/// Creates a loader for the order of this many rows, `usable` of which can be used.
 fn loader(batching: &Batching, (rows, usable): (usize, usize)) -> Result<Loader> {
     let (batch, epoch) = (batching.rows_drawn(), batching.epoch);
     if epoch.drops_rest && usable < batch {
         return Err(batching.too_few(usable));
     }
-    // As in TRL, so that prompts which are neighbours in the dataset don't share an update; groups stay whole.
+    // As in TRL, so that neighbouring prompts of the dataset don't share an update; groups stay whole.
     let in_parts = batching.passes.micro_batches > batching.accumulation;
     let loader = Loader::new(rows, batch, batching.seed, epoch.shuffles, !epoch.drops_rest);
     Ok(loader.with_usable(usable).with_mixing(in_parts))

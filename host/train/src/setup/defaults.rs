@@ -1,16 +1,16 @@
-//! Resolves keys that nobody has set: by the algorithm's own defaults, and by transformers'.
+//! Resolves unset keys, with the algorithm's own defaults or those of transformers.
 
 use crate::Result;
 use crate::config::{IntervalStrategy, Period, RunConfig};
 use crate::origin::StartMode;
 use crate::plugin::HintedDefaults;
 
-/// The number of completions per prompt where neither the user nor the algorithm says one: of single completions, and of those that
-/// pairs are chosen from.
+/// Default number of completions per prompt if the algorithm has none: for individual completions, and for those that pairs are chosen
+/// from.
 const GROUP: usize = 8;
 const GROUP_FOR_PAIRS: usize = 2;
 
-/// Sets an algorithm's `own` defaults for the completions that it generates. A run that resumes has them in its configuration.
+/// Sets an algorithm's `own` defaults for generation. A resumed run already has them in its configuration.
 pub(super) fn of_algorithm(config: &mut RunConfig, has_pairs: bool, own: &HintedDefaults) {
     let usual = if has_pairs { GROUP_FOR_PAIRS } else { GROUP };
     config.num_generations.get_or_insert(own.num_generations.unwrap_or(usual));
@@ -22,10 +22,11 @@ pub(super) fn of_algorithm(config: &mut RunConfig, has_pairs: bool, own: &Hinted
     }
 }
 
-/// Returns the steps between evaluations: as transformers sets them if nobody did and the strategy is its own, to those between log lines. A run that evaluated otherwise before it resumes keeps doing so.
+/// Returns the number of steps between evaluations. By default it is that between log rows, as in transformers, if the strategy is one of
+/// transformers'. A resumed run that evaluated otherwise keeps doing so.
 ///
 /// # Errors
-/// If the configuration of the run that resumes can't be read.
+/// If the configuration of the resumed run can't be read.
 pub(super) fn eval_steps(config: &RunConfig, beginning: &StartMode) -> Result<Option<Period>> {
     let asked = |config: &RunConfig| config.eval_dataset.is_some() && config.eval_strategy == Some(IntervalStrategy::Steps);
     if config.eval_steps.is_some() || !asked(config) {

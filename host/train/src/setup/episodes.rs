@@ -1,4 +1,4 @@
-//! Checks that episodes can be played: with an environment, or with an agent.
+//! Checks that episodes with an environment or an agent can be played.
 
 use super::opened_model::OpenedModel;
 use crate::config::{PluginEntry, RunConfig};
@@ -15,9 +15,9 @@ pub(super) fn check(config: &RunConfig, opened: &OpenedModel) -> Result<()> {
     tried.map(drop).map_err(|e| Error::setting("environment", format!("{} can't be used: {e}", entry.name())))
 }
 
-/// Refuses an agent if the engine that answers it can't compute with the model.
+/// Refuses an agent if the engine behind its server does not support the model.
 pub(super) fn check_agent(config: &RunConfig, opened: &OpenedModel, backend: &ComputeBackend, ranks: usize) -> Result<()> {
-    // A replay asks no agent.
+    // A replay does not use the agent.
     let Some(agent) = config.agent.first().filter(|_| config.replay_rollouts.is_none()) else { return Ok(()) };
     if agent.listen.is_some() && ranks > 1 {
         let detail = "listens at one address, but the run has several processes; start it as one, or name a command";
@@ -43,7 +43,7 @@ pub(super) fn check_agent(config: &RunConfig, opened: &OpenedModel, backend: &Co
     Ok(())
 }
 
-/// Refuses rows that don't say which of several environments they belong to.
+/// Refuses rows that don't name one of several environments.
 pub(super) fn check_rows<'a>(config: &RunConfig, datasets: impl Iterator<Item = &'a PromptSet>) -> Result<()> {
     if config.environment.len() < 2 {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Decides the precision in which a run holds frozen weights.
+//! Chooses the precision of frozen weights.
 
 use crate::Result;
 use crate::config::{self, ModelDtype, RunConfig};
@@ -6,7 +6,8 @@ use crate::model::{ComputeBackend, ModelFolder, WeightDtype, WeightStorage};
 use crate::ops::Capability;
 use crate::ops::quantized::QuantizationScheme;
 
-/// Returns the run's model as the run reads it, and its precision, which the configuration records for an adapter's base model.
+/// Returns the model with the precision in which the run reads it, and that precision, which the configuration records for an adapter's
+/// base model.
 ///
 /// # Errors
 /// If the model is to be quantized without an adapter, or on a backend that does not support it.
@@ -28,7 +29,7 @@ pub(super) fn resolve_precision(
         }
     }
     let as_stored = backend.supports(Capability::StoredWeights);
-    // On a device too, so that a run may resume elsewhere.
+    // Also recorded on a device, so that the run may resume on another machine.
     let mut recorded = config.dtype;
     if config.use_peft && recorded == ModelDtype::Auto {
         recorded = source.stored_in()?.map_or(ModelDtype::Auto, |stored| match stored {

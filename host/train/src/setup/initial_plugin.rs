@@ -1,5 +1,5 @@
-//! What becomes of a checkpoint's plugin that does not load, or fails its trial, when the run resumes. The run may have swapped it in while it worked, and it
-//! may still work on real completions, so the run must not be stuck with it.
+//! Handles a checkpoint's plugin that fails to load, or fails its trial, when the run resumes. The run may have swapped it in while it
+//! worked, and it may still work on real completions, so the run must not be stuck with it.
 
 use crate::config::{PluginEntry, RunConfig, printable_path, shell_word};
 use crate::dist::World;
@@ -9,9 +9,9 @@ use crate::ranks::same_source;
 use crate::{Error, Result};
 use std::path::Path;
 
-/// What opens and loads a plugin that a run begins with.
+/// Opens and loads a plugin that a run begins with.
 pub(super) struct PluginLoader<'a> {
-    /// The key that names its file.
+    /// Configuration key that names the plugin's file.
     pub key: String,
     pub entry: &'a PluginEntry,
     pub role: Role,
@@ -20,11 +20,11 @@ pub(super) struct PluginLoader<'a> {
 }
 
 impl PluginLoader<'_> {
-    /// Opens it and loads it. A run that resumes must not be stuck with a checkpoint's version that no longer loads, such as one of an
-    /// older contract: it takes what is in the plugin's file now.
+    /// Opens and loads the plugin. If a resumed run's version from the checkpoint no longer loads, for example because of an older
+    /// contract, loads the current content of the plugin's file.
     ///
     /// # Errors
-    /// If it can't be loaded. Names the file, if the user named it, and says how a run can resume.
+    /// If it can't be loaded. Names the file, if the user named it, and says how the run can resume.
     pub(super) fn load<T>(&self, load: impl Fn(&PluginSource) -> Result<T>) -> Result<(T, PluginSource)> {
         let source = same_source(self.world, || self.beginning.plugin(self.entry, self.role))?;
         let error = match load(&source) {
@@ -53,7 +53,7 @@ impl PluginLoader<'_> {
         }
     }
 
-    /// Names the file that the user named for a fork.
+    /// Adds the file that the user named for a fork to an error.
     fn as_fork(&self, error: Error) -> Error {
         match error {
             Error::Plugin(plugin::Error::Config { .. }) => {
@@ -83,9 +83,9 @@ impl PluginLoader<'_> {
 /// A plugin that a run begins with.
 pub(super) struct InitialPlugin {
     pub name: String,
-    /// The key that names its file.
+    /// Configuration key that names the plugin's file.
     key: String,
-    /// Its file, as the configuration names it.
+    /// File of the plugin, as in the configuration.
     location: String,
     hash: String,
 }
@@ -103,16 +103,16 @@ impl InitialPlugin {
         Self { key: format!("{table}.{name}.path"), name, location: entry.path.clone(), hash }
     }
 
-    /// Returns whether its file holds another version now, which a run that watches its files takes in before its first step.
+    /// Returns whether the file now has another version, which a run that watches its files swaps in before its first step.
     fn has_new_version(&self) -> bool {
         PluginFile::parse(&self.location).file().is_file()
             && PluginSource::open(&self.location).is_ok_and(|source| source.hash() != self.hash)
     }
 
-    /// Decides whether the run begins although the plugin fails its trial. On other ranks than the first, it does: the first decides.
+    /// Decides whether the run begins although the plugin fails its trial. Ranks other than the first always begin: the first decides.
     ///
     /// # Errors
-    /// If it does not; a resumed run's error says what would help.
+    /// If the run does not begin; a resumed run's error contains advice.
     pub(super) fn tolerate_failure(
         &self,
         error: plugin::Error,
@@ -138,7 +138,7 @@ impl InitialPlugin {
         }
     }
 
-    /// Says how the run can resume.
+    /// Returns advice on resuming the run.
     fn advice(&self, origin: &CheckpointOrigin, is_new: bool) -> String {
         let (key, resume) = (&self.key, format!("rlhost resume {}", shell_word(&origin.run)));
         if is_new {

@@ -1,63 +1,62 @@
-//! Compares what a run will need at least with the memory that is available: the system ends a process that takes too much without a
-//! word.
+//! Compares the minimum memory that a run needs with what is available: the system kills a process that exceeds it without a message.
 
 use crate::config::{OptimizerRule, RolloutDtype, RunConfig};
 use crate::model::{Architecture, ModelFolder, WeightDtype, WeightStorage};
 use crate::ops::quantized::QuantizationScheme;
 use crate::plan::GroupSizes;
 
-/// Bytes that a run holds at least, whatever its batches.
+/// Minimum memory of a run in bytes, regardless of its batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct MinimumMemory {
     weights: f64,
     gradients: f64,
     moments: f64,
-    /// Copies of the weights that generations read.
+    /// Copies of the weights that generation reads.
     copies: f64,
-    /// Weights, gradients and moments of a critic beside the policy.
+    /// Weights, gradients and moments of a separate critic.
     critic: f64,
     /// Weights of a teacher.
     teacher: f64,
 }
 
-/// What a run does with its model.
+/// How a run uses its model.
 #[derive(Clone, Copy)]
 pub(super) struct ModelUse {
-    /// Whether it trains an adapter.
+    /// Whether the run trains an adapter.
     pub adapter: bool,
-    /// The completions that it generates for each prompt, if it does.
+    /// Completions that the run generates per prompt, if it does.
     pub groups: Option<GroupSizes>,
-    /// Whether it computes in bf16.
+    /// Whether the run computes in bf16.
     pub bf16: bool,
-    /// Whether it trains a critic that is a model of its own.
+    /// Whether the run trains a separate critic.
     pub critic: bool,
-    /// Tokens of the longest prompt.
+    /// Length of the longest prompt, in tokens.
     pub prompt: usize,
-    /// Bytes of the teacher's weights.
+    /// Size of the teacher's weights, in bytes.
     pub teacher: f64,
 }
 
-/// What a run is likely to need, as far as its settings say.
+/// Estimated memory of a run, as far as its settings determine it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct MemoryEstimate {
-    /// Bytes of the policy and of the critic, with gradients, moments and copies.
+    /// Bytes of the policy and the critic, with gradients, moments and copies.
     pub model: f64,
     pub critic: f64,
     /// Bytes of the teacher.
     pub teacher: f64,
-    /// The most tokens that are trained on at once, and the bytes that their passes keep. None where rows of any length are learned.
+    /// Maximum number of tokens of a pass, with the bytes that it keeps for its backward pass. None if rows of any length are learned.
     pub batch: Option<(usize, f64)>,
 }
 
 impl MinimumMemory {
-    /// Counts them for the matrices of a model.
+    /// Counts the bytes of a model's matrices.
     fn new(config: &RunConfig, source: &ModelFolder, ModelUse { adapter, groups, bf16, critic, teacher, .. }: ModelUse) -> Self {
         let a = source.architecture();
         let values = a.values_of_matrices() as f64;
-        // Generations read rows of the embedding as they are, and copy it only as the output matrix.
+        // Generation reads rows of the embedding in place, and copies it only if it is also the output matrix.
         let read = if a.tied { values } else { values - a.hidden_size as f64 * a.vocab_size as f64 };
         if adapter {
-            // The adapter's own values are few.
+            // The adapter itself has few values.
             let weights = values * bytes_held(source.weight_storage());
             return Self { weights, critic: if critic { weights } else { 0.0 }, teacher, ..Self::default() };
         }
@@ -90,7 +89,8 @@ impl MinimumMemory {
     }
 }
 
-/// Counts what forward passes of `tokens` keep at least until the gradients are known: what each layer's maps, norms and heads read.
+/// Returns the minimum bytes that forward passes of `tokens` keep until the gradients are known: the inputs of each layer's maps, norms and
+/// heads.
 pub(super) fn activations(config: &RunConfig, a: &Architecture, bf16: bool, tokens: usize) -> f64 {
     let kept = match config.gradient_checkpointing {
         true => a.hidden_size,
@@ -100,12 +100,12 @@ pub(super) fn activations(config: &RunConfig, a: &Architecture, bf16: bool, toke
     tokens as f64 * (a.layers * kept) as f64 * bytes
 }
 
-/// Returns the bytes of the matrices of a model that is not trained.
+/// Returns the bytes of the matrices of a frozen model.
 pub(super) fn bytes_of_frozen(source: &ModelFolder) -> f64 {
     source.architecture().values_of_matrices() as f64 * bytes_held(source.weight_storage())
 }
 
-/// Returns the bytes of a value of matrices that are not trained.
+/// Returns the bytes per value of frozen matrices.
 pub(super) fn bytes_held(held: WeightStorage) -> f64 {
     match held {
         WeightStorage { scheme: Some(QuantizationScheme::Int8), .. } => 1.0,
@@ -115,7 +115,7 @@ pub(super) fn bytes_held(held: WeightStorage) -> f64 {
     }
 }
 
-/// Returns the bytes of an optimizer's state for a value of a matrix.
+/// Returns the bytes of an optimizer's state per value of a matrix.
 pub(super) fn bytes_of_moments(rule: OptimizerRule) -> f64 {
     match rule {
         OptimizerRule::AdamW => 8.0,
@@ -145,8 +145,8 @@ pub(super) fn bytes_of_moments(rule: OptimizerRule) -> f64 {
     }
 }
 
-/// Returns what a run on the CPU needs. A micro-batch is counted as if no completion ended early and all prompts were as long as the
-/// longest; plugins, the dataset and the program itself are not.
+/// Returns the memory that a run on the CPU needs. A micro-batch is counted as if no completion ended early and all prompts were as long as
+/// the longest. Plugins, the dataset and the program are not counted.
 pub(super) fn estimate(config: &RunConfig, source: &ModelFolder, how: ModelUse) -> MemoryEstimate {
     let least = MinimumMemory::new(config, source, how);
     let tokens = tokens_at_once(config, how);
@@ -155,7 +155,7 @@ pub(super) fn estimate(config: &RunConfig, source: &ModelFolder, how: ModelUse) 
     MemoryEstimate { model: least.total() - critic - teacher, critic, teacher, batch }
 }
 
-/// Returns the most tokens of a micro-batch, in which a prompt is there once for all of its completions.
+/// Returns the maximum number of tokens of a micro-batch, counting a prompt once for all of its completions.
 fn tokens_at_once(config: &RunConfig, how: ModelUse) -> Option<usize> {
     let rows = config.per_device_train_batch_size;
     let tokens = match how.groups {
@@ -163,13 +163,13 @@ fn tokens_at_once(config: &RunConfig, how: ModelUse) -> Option<usize> {
             let prompts = rows.div_ceil(groups.train.max(1)).saturating_mul(how.prompt);
             rows.saturating_mul(groups.length).saturating_add(prompts)
         }
-        // Packs are full.
+        // Packs are counted as full.
         None => rows.saturating_mul(config.max_length.filter(|_| config.packing)?),
     };
     Some(tokens.min(config.max_tokens_per_microbatch.unwrap_or(usize::MAX)))
 }
 
-/// Returns a warning if a run on the CPU needs more than the `available` bytes for what is counted here alone.
+/// Returns a warning if the memory counted in this module alone exceeds the `available` bytes of a run on the CPU.
 pub(super) fn shortage(config: &RunConfig, source: &ModelFolder, how: ModelUse, available: Option<u64>) -> Option<String> {
     let least = MinimumMemory::new(config, source, how);
     let available = available.map(|bytes| bytes as f64)?;
@@ -200,8 +200,8 @@ pub(super) fn shortage(config: &RunConfig, source: &ModelFolder, how: ModelUse, 
 
 const WORDLESS: &str = "the system may end this process without a word";
 
-/// Returns a warning if the completions of a micro-batch, if none ends early, need more than the `available` bytes beside a model that
-/// takes so many.
+/// Returns a warning if the completions of a micro-batch, none of which ends early, need more than the `available` bytes in addition to the
+/// `model`.
 fn crowded(config: &RunConfig, source: &ModelFolder, how: ModelUse, (model, available): (f64, f64)) -> Option<String> {
     let (rows, length) = (config.per_device_train_batch_size, how.groups?.length);
     let tokens = tokens_at_once(config, how)?;
@@ -229,7 +229,7 @@ mod tests {
     const GROUPS: Option<GroupSizes> = Some(GroupSizes { train: 8, eval: 8, length: 100 });
     const USE: ModelUse = ModelUse { adapter: false, groups: GROUPS, bf16: false, critic: false, prompt: 0, teacher: 0.0 };
 
-    /// The folder of a small model, without weights.
+    /// Returns the folder of a small model, without weights.
     fn folder(place: &std::path::Path) -> ModelFolder {
         let config = serde_json::json!({
             "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -295,7 +295,7 @@ mod tests {
         let values = source.architecture().values_of_matrices() as f64;
         let config = RunConfig { per_device_train_batch_size: 16, ..RunConfig::default() };
         let of = |config: &RunConfig, how: ModelUse| estimate(config, &source, how);
-        // Two groups of eight, whose prompts are there once each.
+        // Two groups of eight, with each prompt counted once.
         let plain = of(&config, ModelUse { prompt: 30, ..USE });
         let tokens = 16 * 100 + 2 * 30;
         assert_eq!(
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!((with_teacher.model, with_teacher.teacher), (20.0 * values, 7.0));
         let bounded = RunConfig { max_tokens_per_microbatch: Some(64), ..config.clone() };
         assert_eq!(of(&bounded, USE).batch.map(|(tokens, _)| tokens), Some(64));
-        // Given rows have any length, unless they are packed.
+        // Given rows may have any length, unless they are packed.
         let given = ModelUse { groups: None, ..USE };
         assert_eq!(of(&config, given).batch, None);
         let packed = RunConfig { packing: true, max_length: Some(512), ..config };

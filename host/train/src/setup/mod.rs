@@ -1,5 +1,5 @@
-//! Builds a run from a configuration in stages, each using the results of the earlier ones: plugins, model, data, learner, and
-//! the run's folder. Everything is read, checked and loaded before the folder is created, so a mistake leaves nothing behind.
+//! Builds a run from a configuration in stages, each using the results of the earlier ones: plugins, model, data, learner, and the run's
+//! folder. Everything is read, checked and loaded before the folder is created, so that a mistake leaves nothing behind.
 
 mod best_metric;
 mod compatibility;
@@ -67,24 +67,24 @@ use value_source::StateValueSource;
 /// Loads everything that `config` names, on each rank of the `world`.
 ///
 /// # Errors
-/// If anything in the configuration is wrong or does not fit.
+/// If the configuration is invalid, or its parts don't fit each other.
 pub fn set_up(config: RunConfig, beginning: &StartMode, world: Rc<World>) -> Result<Trainer> {
     set_up_for(config, beginning, world, Purpose::Training)
 }
 
-/// What a run is set up for.
+/// The purpose of setting up a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To train.
+    /// Training.
     Training,
-    /// To look at it before it begins: it writes into this folder instead of its own, which is only checked.
+    /// A look at the run before it begins: it writes into this folder instead of its own, which is only checked.
     Rehearsal(PathBuf),
-    /// To evaluate its model, and nothing else: what is to be said of training is left unsaid.
+    /// Evaluation of the model, without messages about training.
     Evaluation,
 }
 
 impl Purpose {
-    /// Returns the folder that is written into instead of the run's own.
+    /// Returns the folder that replaces the run's own.
     fn folder(self) -> Option<PathBuf> {
         match self {
             Self::Rehearsal(folder) => Some(folder),
@@ -140,7 +140,7 @@ pub fn set_up_for(config: RunConfig, beginning: &StartMode, world: Rc<World>, pu
     let mut run =
         RunSetup { settings: Rc::new(config), world, beginning, names_folder, max_steps: steps.max_steps, device, usual_rate };
     let restored = run.restored(&data, &learner)?;
-    // By one rank: the one that then also rewrites config.toml.
+    // Only one rank does this: the one that also rewrites config.toml.
     let changed = if run.world.is_first() { beginning.changes(&run.settings, run.world.size())? } else { Map::new() };
     let inputs = run.input_hashes(&learner, reference.as_ref(), evaluation.as_ref(), restored.as_ref())?;
     let longest = run.settings.max_text_length(opened.context());
@@ -159,7 +159,7 @@ pub fn set_up_for(config: RunConfig, beginning: &StartMode, world: Rc<World>, pu
     Ok(trainer)
 }
 
-/// A configuration that names everything that a run reads, with what was opened to find that out.
+/// A configuration that names everything that a run reads, with what was opened to resolve it.
 struct ResolvedConfig {
     config: RunConfig,
     backend: ComputeBackend,
@@ -171,8 +171,8 @@ struct ResolvedConfig {
     warnings: Vec<String>,
 }
 
-/// Opens what the configuration names, and fills in what follows: the plugins' own defaults, and names that stay valid wherever the run
-/// resumes. What follows from the model and the device is filled in by [`resolve_training`].
+/// Opens what the configuration names, and fills in derived settings: the plugins' own defaults, and names that stay valid wherever the run
+/// resumes. Settings that depend on the model and the device are filled in by [`resolve_training`].
 fn resolve(mut config: RunConfig, beginning: &StartMode, world: &World) -> Result<ResolvedConfig> {
     let BackendChoice { backend, mut warnings } = ComputeBackend::choose(config.device, config.bf16, world.local_rank())?;
     let mut plugins = plugins::load(&mut config, beginning, world, &backend)?;
@@ -206,8 +206,8 @@ fn resolve(mut config: RunConfig, beginning: &StartMode, world: &World) -> Resul
     Ok(ResolvedConfig { config, backend, batching, plugins, opened, datasets, folder, warnings })
 }
 
-/// Fills in the settings of training that follow from the algorithm, the model and the device; all but the learning rates, which follow
-/// from the size of what is trained. Returns what values the states of the run.
+/// Fills in the settings of training that depend on the algorithm, the model and the device, except learning rates, which depend on the
+/// number of trained parameters. Returns the source of state values.
 fn resolve_training(
     config: &mut RunConfig,
     plugins: &LoadedPlugins,
@@ -220,7 +220,7 @@ fn resolve_training(
     let (values, name) = value_model::choose(config, needs, opened, beginning, world)?;
     config.value_model = name;
     if plugins.flow.learns_samples() {
-        // Over HTTP, which tokens could be sampled is not recorded.
+        // Which tokens could be sampled is not recorded over HTTP.
         let is_recorded = config.agent.is_empty() && config.rollout_server.is_empty();
         config.score_sampling_support.get_or_insert(is_recorded && needs.divergence().is_none());
         config.old_logp = Some(old_logp(config, backend));
@@ -230,7 +230,7 @@ fn resolve_training(
     Ok(values)
 }
 
-/// Returns where a run that begins with this state goes on.
+/// Returns the position at which a run with this restored state continues.
 fn resume_point(beginning: &StartMode, restored: Option<&RestoredState>, evaluation: Option<&Evaluation>) -> ResumePoint {
     restored.map_or(ResumePoint::default(), |restored| ResumePoint {
         step: beginning.step(),
@@ -248,8 +248,7 @@ fn choose_folder(config: &RunConfig, plugins: &LoadedPlugins, beginning: &StartM
     })
 }
 
-/// Refuses to go back to a checkpoint after which no step would be taken: that would undo later steps for nothing. A fork would be a run
-/// of no steps.
+/// Refuses a checkpoint after which no step would be taken: resuming would undo later steps for nothing, and a fork would have no steps.
 fn check_goes_on(beginning: &StartMode, max_steps: u64) -> Result<()> {
     if let (StartMode::Fork { origin, .. }, true) = (beginning, beginning.step() >= max_steps) {
         let checkpoint = printable_path(&origin.checkpoint);
@@ -271,7 +270,7 @@ fn check_goes_on(beginning: &StartMode, max_steps: u64) -> Result<()> {
     }
 }
 
-/// Warns about a reward model that transformers can't open.
+/// Returns a warning about a reward model that transformers can't open.
 fn only_here(plugins: &LoadedPlugins, opened: &OpenedModel) -> Option<String> {
     let family = opened.source.architecture().family;
     (plugins.info().needs.has(SEQUENCE_VALUE) && !family.is_classified()).then(|| {
@@ -280,7 +279,7 @@ fn only_here(plugins: &LoadedPlugins, opened: &OpenedModel) -> Option<String> {
     })
 }
 
-/// Returns what of a run decides how much memory it takes.
+/// Returns the properties of a run that determine its memory use.
 fn in_use(
     config: &RunConfig,
     plugins: &LoadedPlugins,
@@ -298,14 +297,14 @@ fn in_use(
     }
 }
 
-/// Logs where a run computes and writes, and warns if it may take more memory than there is.
+/// Logs where a run computes and writes, and warns if it may need more memory than is available.
 fn log_machine(config: &RunConfig, opened: &OpenedModel, how: memory::ModelUse, backend: &ComputeBackend, folder: &Path) {
     overview::of_machine(config, opened, how, backend);
     overview::of_folder(folder);
     warn_of_room(config, opened, how, backend);
 }
 
-/// Warns about a run that may take more memory than there is.
+/// Warns if a run may need more memory than is available.
 fn warn_of_room(config: &RunConfig, opened: &OpenedModel, how: memory::ModelUse, backend: &ComputeBackend) {
     if backend.device().is_cpu() {
         let short = memory::shortage(config, &opened.source, how, ops::available_memory());
@@ -313,7 +312,7 @@ fn warn_of_room(config: &RunConfig, opened: &OpenedModel, how: memory::ModelUse,
     }
 }
 
-/// Warns about completions that the model's context will cut off.
+/// Returns a warning about completions that will be truncated at the model's context.
 fn too_long(batching: &Batching, data: &PromptLoader, opened: &OpenedModel) -> Option<String> {
     let (longest, context) = (data.prompts().longest(), opened.context());
     let most = batching.groups?.length;
@@ -325,31 +324,31 @@ fn too_long(batching: &Batching, data: &PromptLoader, opened: &OpenedModel) -> O
     })
 }
 
-/// Returns the number of optimizer steps of an epoch, and the steps of the run.
+/// Returns the number of optimizer steps per epoch, and the steps of the run.
 fn steps(config: &RunConfig, data: &PromptLoader, batching: &Batching) -> (u64, StepPlan) {
     let epoch = updates_per_epoch(data, batching);
     let max_steps = max_steps(config, epoch);
     (epoch, StepPlan { max_steps, periods: Periods::new(config, max_steps, epoch) })
 }
 
-/// Returns the number of optimizer steps of an epoch.
+/// Returns the number of optimizer steps per epoch.
 fn updates_per_epoch(data: &PromptLoader, batching: &Batching) -> u64 {
     data.micro_batches_per_epoch(batching).div_ceil(batching.accumulation) as u64
 }
 
-/// Returns the number of optimizer steps of a run whose epoch has this many.
+/// Returns the number of optimizer steps of a run with `epoch` steps per epoch.
 fn max_steps(config: &RunConfig, epoch: u64) -> u64 {
     u64::try_from(config.max_steps).unwrap_or_else(|_| ((config.num_train_epochs * epoch as f64).ceil() as u64).max(1))
 }
 
-/// What a run trains and compares with.
+/// The models that a run trains and compares with.
 struct RunModels {
     learner: Learner,
     reference: Option<SharedModel>,
     teacher: Option<Rc<SharedModel>>,
-    /// The default learning rate.
+    /// Default learning rate.
     usual_rate: f64,
-    /// The learning rates of the policy, and of a critic.
+    /// Learning rates of the policy and of a critic.
     rates: (Option<f64>, Option<f64>),
 }
 
@@ -368,7 +367,7 @@ fn models(
     check_stage(config, opened.lora, backend, world.size())?;
     let dropout = config.lora_dropout.unwrap_or(0.0);
     let mut sharding = Sharding::new(ZeroStage::new(config.zero_stage), config.shards_frozen(), world);
-    // A named reference model is read by itself.
+    // A named reference model is read separately.
     let own = needs.has(REF_LOGP) && opened.reference.is_none();
     let (policy, reference) =
         policy_and_reference(&opened.source, opened.lora, config, (own, &values), &mut sharding, beginning, backend)?;
@@ -376,7 +375,7 @@ fn models(
     let named =
         opened.reference.as_ref().map(|folder| reference::open(folder, config, beginning, backend, &policy, &mut sharding));
     let mut reference = named.transpose()?.or(reference);
-    // Where the policy generates, what is collected is scored while the model under the adapter is gathered.
+    // If the policy generates, completions are scored while the model under the adapter is gathered.
     if own && opened.lora.is_some() && plan.batching.groups.is_none() {
         reference = reference.map(|reference| reference.divided(reference::REFERENCE, &mut sharding)).transpose()?;
     }
@@ -417,7 +416,7 @@ fn models(
 /// Returns the optimizer.
 ///
 /// # Errors
-/// If it has no kernel for the backend.
+/// If the backend has no kernel for it.
 fn rule(config: &RunConfig, backend: &ComputeBackend) -> Result<OptimizerRule> {
     let invalid = |place: &str, detail: String| config::Error::Invalid { place: place.to_owned(), detail };
     let rule = config.rule().map_err(|(key, detail)| invalid(key, detail))?;
@@ -432,12 +431,12 @@ struct RunSetup<'a> {
     settings: Rc<RunConfig>,
     world: Rc<World>,
     beginning: &'a StartMode,
-    /// Whether rlhost has chosen the name of the run's folder.
+    /// Whether rlhost chose the name of the run's folder.
     names_folder: bool,
     max_steps: u64,
-    /// Where it computes.
+    /// Name of the device.
     device: String,
-    /// The default learning rate.
+    /// Default learning rate.
     usual_rate: f64,
 }
 
@@ -452,7 +451,7 @@ impl RunSetup<'_> {
                 data.fingerprint(),
                 || data.prompts().fingerprint_of_tokens(),
                 self.beginning.may_change(),
-                // What other ranks own takes no memory here.
+                // Moments that other ranks own are not read.
                 |name| !learner.is_divided() || own.contains(name),
             )?;
             Ok(restored.adapted(&written, &self.settings))
@@ -460,7 +459,7 @@ impl RunSetup<'_> {
         self.beginning.origin().map(read).transpose()
     }
 
-    /// Returns the hashes of what the run reads again if it goes on, and checks that it is what it was.
+    /// Returns the hashes of everything that a resumed run reads again, and checks that it is unchanged.
     fn input_hashes(
         &self,
         learner: &Learner,
@@ -470,7 +469,7 @@ impl RunSetup<'_> {
     ) -> Result<InputHashes> {
         let settings = &self.settings;
         let keeps_reference = reference::keeps_reference(settings, self.beginning)?;
-        // Without a name of its own it is the model under the adapter.
+        // Without `ref_model`, the reference is the model under the adapter.
         let is_base = learner.policy().weights().lora.is_some() && settings.ref_model.is_none();
         let reference = reference.filter(|_| !keeps_reference && !is_base);
         let weights = [
@@ -490,7 +489,7 @@ impl RunSetup<'_> {
         Ok(inputs)
     }
 
-    /// Creates the run's folder, or opens it where the run `resume_point`, and records there how the run starts.
+    /// Creates the run's folder, or opens it at the run's resume point, and records how the run starts.
     fn begin(
         &mut self,
         (path, goes_on): (PathBuf, ResumePoint),
@@ -523,8 +522,8 @@ impl RunSetup<'_> {
         Ok((Journal::new(self.settings.clone(), folder, scraped, self.usual_rate), source, turns))
     }
 
-    /// Creates the folder if rlhost has chosen its name: other runs may have chosen the same one, and then this run gets another.
-    /// Returns its path, on all ranks, and sets it in the configuration.
+    /// Creates the folder if rlhost chose its name: if another run has chosen the same one, this run gets another. Returns its path, on all
+    /// ranks, and sets it in the configuration.
     fn claim(&mut self, chosen: PathBuf, algorithm: &str) -> Result<PathBuf> {
         let folder = self.world.broadcast("the run's own folder", || match self.names_folder {
             true => RunFolder::claim(chosen, algorithm),
@@ -534,7 +533,7 @@ impl RunSetup<'_> {
         Ok(folder)
     }
 
-    /// Removes a folder that was only claimed, and the one around it if nothing else is there. One with content stays.
+    /// Deletes a claimed folder if it is empty, and then its parent if that is empty too.
     fn unclaim(&self, folder: &Path) {
         if self.names_folder && self.world.is_first() {
             drop(folder.ancestors().take(2).try_for_each(fs::remove_dir));
@@ -570,7 +569,7 @@ impl RunSetup<'_> {
         let Some(port) = self.settings.metrics_port.filter(|_| self.world.is_first()) else { return Ok(None) };
         match serve(port) {
             Ok(endpoint) => Ok(Some(endpoint)),
-            // The parent may still be running.
+            // The parent run may still be running.
             Err(error) if error.kind() == ErrorKind::AddrInUse && self.has_parents_port()? => {
                 tracing::warn!("metrics_port {port} is the parent's and in use, so this fork serves no metrics; choose another");
                 Ok(None)
@@ -581,7 +580,7 @@ impl RunSetup<'_> {
 }
 
 impl RunSetup<'_> {
-    /// Returns whether the run is a fork whose metrics have the port of its parent's.
+    /// Returns whether the run is a fork with the same metrics port as its parent.
     fn has_parents_port(&self) -> Result<bool> {
         let StartMode::Fork { origin, .. } = self.beginning else { return Ok(false) };
         Ok(origin.written()?.metrics_port == self.settings.metrics_port)
@@ -589,7 +588,7 @@ impl RunSetup<'_> {
 }
 
 impl Trainer {
-    /// Moves the run to its starting point and checks that all ranks are there.
+    /// Moves the run to its starting position, and checks that all ranks are there.
     fn begin_as(&mut self, beginning: &StartMode, restored: Option<RestoredState>) -> Result<()> {
         self.journal.derive(self.plugins.derived_metrics());
         self.journal.begin_with(self.plugins.versions());
@@ -599,13 +598,13 @@ impl Trainer {
         if let StartMode::Fork { origin, .. } = beginning {
             let checkpoint = std::path::absolute(&origin.checkpoint).unwrap_or_else(|_| origin.checkpoint.clone());
             self.journal.become_fork(Parent { checkpoint, step: origin.step });
-            // The model that is named is the reference model.
+            // The model in the configuration is the reference model.
             self.state.moved |= origin.written()?.model != self.settings.model;
         }
         let is_bf16 = self.learner.policy().computes_in() == DType::BF16;
         compare_settings(&self.world, &self.settings, is_bf16)?;
         compare_datasets(&self.world, self.collector.data().fingerprint())?;
-        // What an adapter leaves as it is, too.
+        // Including the weights that an adapter leaves unchanged.
         let reference = self.collector.reference().filter(|_| self.settings.ref_model.is_some());
         let reference = reference.map(SharedModel::named_everywhere).unwrap_or_default();
         let teacher = self.learner.teacher().map(SharedModel::named_everywhere).unwrap_or_default();

@@ -14,15 +14,15 @@ use crate::run::RunFiles;
 use crate::{Error, Result, name_resolution};
 use std::path::{Path, PathBuf};
 
-/// Opens the configuration's model for a run in this folder, computed by this backend. Sets a name that stays valid wherever the run
-/// resumes, all adapter settings, the precision of the base model, and the end token.
+/// Opens the configuration's model for a run in this folder, on this backend. Sets in the configuration a name that stays valid wherever
+/// the run resumes, all adapter settings, the precision of the base model, and the end token.
 pub(super) fn open(
     config: &mut RunConfig,
     folder: &Path,
     beginning: &StartMode,
     (backend, world): (&ComputeBackend, &World),
 ) -> Result<OpenedModel> {
-    // Later checkpoints of a run that was named don't matter to a run that began with one of them.
+    // If the configuration names a run, its later checkpoints don't matter to a run that began with an earlier one.
     let recorded = match beginning {
         StartMode::Resume { origin, .. } => origin.written()?.model,
         _ => None,
@@ -69,7 +69,7 @@ pub(super) fn open(
     Ok(OpenedModel { source, unstored: made, lora, reference: None, teacher: None, tokenizer, wording })
 }
 
-/// Returns the end token of a model whose tokenizer names none. A run records it, so that it keeps it when it resumes.
+/// Returns the end token of a model whose tokenizer names none. A run records it, so that it stays the same after resuming.
 fn named_end(source: &ModelFolder, tokenizer: &Tokenizer) -> Result<Option<String>> {
     let end = tokenizer.unnamed_end(&source.architecture().eos_token_ids)?;
     match &end {
@@ -82,7 +82,7 @@ fn named_end(source: &ModelFolder, tokenizer: &Tokenizer) -> Result<Option<Strin
     Ok(end)
 }
 
-/// Returns the model that a run starts with or started with: the named one, or the built-in one, which the run stores.
+/// Returns the model that a run starts or started with: the named one, or the built-in one, which the run stores.
 fn open_model(named: Option<PathBuf>, beginning: &StartMode, kept: PathBuf) -> Result<(ModelFolder, Option<UnstoredModel>)> {
     if let Some(path) = named {
         return Ok((ModelFolder::open(path)?, None));
@@ -99,8 +99,8 @@ fn open_model(named: Option<PathBuf>, beginning: &StartMode, kept: PathBuf) -> R
     Ok((ModelFolder::open(temporary.path())?, Some(UnstoredModel::BuiltIn(temporary))))
 }
 
-/// Returns the configuration's overrides of templates and end tokens. Sets the template's full path; a run that continues from a
-/// checkpoint keeps the template there.
+/// Returns the configuration's overrides of templates and end tokens. Sets the template's full path; a run that continues from a checkpoint
+/// keeps the checkpoint's template.
 fn wording(config: &mut RunConfig, model: &ModelFolder, beginning: &StartMode, world: &World) -> Result<TokenizerOverrides> {
     let now = config.strftime_now.as_deref().map(TokenizerOverrides::read_time).transpose();
     let now = now.map_err(|detail| Error::setting("strftime_now", detail))?;
@@ -129,7 +129,7 @@ fn wording(config: &mut RunConfig, model: &ModelFolder, beginning: &StartMode, w
     Ok(TokenizerOverrides { template, now, kwargs, eos, pad, training: config.assistant_only_loss })
 }
 
-/// Refuses a folder's chat template that writes tokens which the model lacks: as text, they would be several tokens that mean nothing.
+/// Refuses a chat template that writes tokens which the model lacks: as text, each would become several meaningless tokens.
 fn check_written(written: &[String], folder: &Path, tokenizer: &Tokenizer) -> Result<()> {
     let missing: Vec<&str> = written.iter().map(String::as_str).filter(|token| !tokenizer.has_token(token)).collect();
     if missing.is_empty() {

@@ -1,4 +1,4 @@
-//! Creates the policy and the reference model that a run starts with, with or without an adapter.
+//! Creates the policy and the reference model of a run, with or without an adapter.
 
 use super::reference;
 use super::value_source::StateValueSource;
@@ -22,7 +22,7 @@ use std::path::Path;
 /// Returns the adapter that a run trains, if any: the one in the model's folder, or a new one. Completes its settings.
 ///
 /// # Errors
-/// If the configuration asks for a different adapter from the folder's, or for something that adapters don't support.
+/// If the configuration requests a different adapter from the folder's, or something that adapters don't support.
 pub(super) fn resolve_adapter(config: &mut RunConfig, source: &ModelFolder, resumes: bool) -> Result<Option<LoraSettings>> {
     let invalid = |key: &str, detail: String| Err(config::Error::Invalid { place: key.to_owned(), detail }.into());
     let lora = match source.lora() {
@@ -60,7 +60,7 @@ pub(super) fn resolve_adapter(config: &mut RunConfig, source: &ModelFolder, resu
             return invalid(key, format!("the adapter in {} has {own}, and training continues with it", source.path().display()));
         }
     } else {
-        // A run that has begun with it goes on.
+        // A run that has already begun with it may continue.
         if !resumes {
             check_rank(lora.r, source)?;
         }
@@ -83,7 +83,7 @@ pub(super) fn resolve_adapter(config: &mut RunConfig, source: &ModelFolder, resu
     Ok(Some(lora))
 }
 
-/// Returns a key that asks for something else than a model's adapter has, with what that has.
+/// Returns a key that differs from the settings of a model's adapter, with the adapter's value.
 fn differs(config: &RunConfig, lora: LoraSettings) -> Option<(&'static str, String)> {
     let all = [
         ("lora_r", config.lora_r.is_some_and(|r| r != lora.r), lora.r.to_string()),
@@ -100,7 +100,7 @@ fn differs(config: &RunConfig, lora: LoraSettings) -> Option<(&'static str, Stri
 /// Name of a reward model's head, which is trained with any adapter.
 const SCORE: &str = "score";
 
-/// Returns the modules that are trained whole beside a new adapter.
+/// Returns the modules that are fully trained along with a new adapter.
 fn modules_to_save(config: &RunConfig, source: &ModelFolder) -> Result<TrainedModules> {
     let names = config.whole_modules().filter(|name| *name != SCORE);
     TrainedModules::from_names(names, source.architecture()).map_err(|detail| {
@@ -125,7 +125,7 @@ fn stacks(config: &RunConfig, source: &ModelFolder) -> Result<ExpertStacks> {
     Ok(stacks)
 }
 
-/// Refuses an adapter with parts that are applied but can't be trained.
+/// Refuses an adapter with parts that are applied but not trainable.
 pub(super) fn check_trainable(folder: &ModelFolder, decoder: &Decoder) -> Result<()> {
     match decoder.weights().lora.and_then(|lora| lora.fixed) {
         Some(fixed) => {
@@ -139,7 +139,7 @@ pub(super) fn check_trainable(folder: &ModelFolder, decoder: &Decoder) -> Result
     }
 }
 
-/// Refuses modules to train whole that a run's model lacks.
+/// Refuses fully trained modules that a run's model lacks.
 fn check_whole(
     config: &RunConfig,
     lora: Option<LoraSettings>,
@@ -163,7 +163,7 @@ fn check_whole(
 /// TRL's default of `lora_dropout`.
 const DROPOUT: f64 = 0.05;
 
-/// Returns the dropout probability of an adapter's input in training; what is configured, if no adapter is trained.
+/// Returns the dropout probability of an adapter's input in training; without an adapter, the configured value.
 ///
 /// # Errors
 /// If the backend does not support dropout.
@@ -190,7 +190,7 @@ pub(super) fn dropout(config: &RunConfig, source: &ModelFolder, backend: &Comput
     Ok(Some(config.lora_dropout.unwrap_or_else(by_default)))
 }
 
-/// Returns `alpha` of the noise that training adds to embeddings; 0 for none.
+/// Returns `alpha` of the noise that training adds to embeddings; 0 for no noise.
 ///
 /// # Errors
 /// If the backend does not support noise.
@@ -202,7 +202,7 @@ pub(super) fn noise(config: &RunConfig, backend: &ComputeBackend) -> Result<f64>
     }
 }
 
-/// Refuses what a backend can't compute: sums of squared probabilities that the algorithm needs, smoothed targets, and generations in
+/// Refuses what a backend does not support: sums of squared probabilities that the algorithm needs, smoothed targets, and generation in
 /// another precision.
 pub(super) fn check_precisions(config: &RunConfig, needs: &NeededInputs, backend: &ComputeBackend) -> Result<()> {
     if let Some(detail) = backend.refusal(Capability::RolloutPrecision).filter(|_| rounds(config)) {
@@ -217,7 +217,7 @@ pub(super) fn check_precisions(config: &RunConfig, needs: &NeededInputs, backend
     }
 }
 
-/// Refuses to divide a model among processes where that can't be done, and says so where there is one process.
+/// Refuses to shard a model where that is not supported, and warns if there is only one process.
 pub(super) fn check_stage(config: &RunConfig, lora: Option<LoraSettings>, backend: &ComputeBackend, ranks: usize) -> Result<()> {
     let frozen = config.shard_frozen == Some(true);
     let (key, value) = match frozen {
@@ -239,16 +239,16 @@ pub(super) fn check_stage(config: &RunConfig, lora: Option<LoraSettings>, backen
     Ok(())
 }
 
-/// Returns whether generations in training have another precision than training.
+/// Returns whether generation in training has another precision than training.
 fn rounds(config: &RunConfig) -> bool {
     config.rollout_dtype != RolloutDtype::Auto
 }
 
-/// Returns the log-probabilities that later updates compare generated completions with.
+/// Returns the source of the log-probabilities that later updates compare completions with.
 pub(super) fn old_logp(config: &RunConfig, backend: &ComputeBackend) -> OldLogpSource {
     let differs = backend.is_bf16() || rounds(config) || !config.rollout_server.is_empty();
     let old_logp = config.old_logp.unwrap_or(if differs { OldLogpSource::Recompute } else { OldLogpSource::Sampling });
-    // Chosen, or left from a start in f32.
+    // Chosen by the user, or left from a start in f32.
     if differs && old_logp == OldLogpSource::Sampling {
         tracing::warn!(
             "old_logp is \"sampling\", but sampling and training round differently here: their log-probabilities differ by some \
@@ -271,7 +271,7 @@ fn check_rank(rank: usize, source: &ModelFolder) -> Result<()> {
 /// Returns the linear layers of a model that a new adapter applies to.
 ///
 /// # Errors
-/// If a name was given that the model does not have.
+/// If the model lacks a named layer.
 pub(super) fn targets(config: &RunConfig, model: &ModelFolder) -> Result<Vec<String>> {
     let refused = |detail: String| config::Error::Invalid {
         place: "lora_target_modules".to_owned(),
@@ -317,13 +317,13 @@ fn describe(lora: Option<LoraSettings>, of: &ModelFolder) -> String {
     format!("an adapter of rank {} and alpha {}{dora}{whole}{biases} for {}", lora.r, lora.alpha, of.base().display())
 }
 
-/// Returns whether a model's whole values are needed when it is read: by magnitudes, quantized matrices, or modules that are trained
-/// beside an adapter.
+/// Returns whether reading the model requires all of its values: for magnitudes, for quantized matrices, or for modules that are trained
+/// along with an adapter.
 fn reads_all(lora: Option<LoraSettings>, source: &ModelFolder) -> bool {
     lora.is_some_and(|lora| lora.use_dora || !lora.trained_modules.is_empty() || source.weight_storage().scheme.is_some())
 }
 
-/// Returns the folder of the policy's model, such that a rank holds only what it owns from the start where ranks share the model.
+/// Returns the folder of the policy's model, set up so that a rank only reads what it owns if ranks share the model.
 fn dividing(
     folder: &ModelFolder,
     (lora, source): (Option<LoraSettings>, &ModelFolder),
@@ -338,8 +338,8 @@ fn dividing(
     sharding.dividing(POLICY_PREFIX, folder.clone(), sizes, lora.is_none())
 }
 
-/// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the
-/// algorithm asks for it. With an adapter, both share the storage of everything that is not trained.
+/// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the algorithm needs
+/// it. With an adapter, both share the storage of everything that is not trained.
 ///
 /// # Errors
 /// If the checkpoint holds a different adapter from `lora`, or one for another model.
@@ -385,10 +385,10 @@ pub(super) fn policy_and_reference(
             return Ok((policy(source, adapted)?, with_reference.then(|| SharedModel::new(FrozenModel::new(began)))));
         }
         if with_reference && (sharding.shares(true) || sharding.shares(false)) {
-            // Each is read by itself, so that no rank ever has one whole.
+            // Each is read separately, so that no rank ever holds a whole model.
             return Ok((policy(source, began)?, Some(reference::initial(source, config, beginning, backend, sharding)?)));
         }
-        // On the CPU the reference model stays as it is stored. Where that is f32, the policy starts in the same storage.
+        // On the CPU the reference model stays in its stored precision. If that is f32, the policy starts in the same storage.
         let own = backend.device().is_cpu() && with_reference;
         let stored = own.then(|| began.clone());
         let policy = policy(source, began)?;
@@ -400,7 +400,7 @@ pub(super) fn policy_and_reference(
     };
 
     let kept = match (beginning, lora) {
-        // The run's own model, wherever that is by now.
+        // The run's own model, wherever it is now.
         (StartMode::Resume { .. }, Some(_)) => source.with_adapter_in(&origin.checkpoint)?,
         _ => ModelFolder::open(&origin.checkpoint)?,
     };
@@ -415,7 +415,7 @@ pub(super) fn policy_and_reference(
     Ok((policy, reference))
 }
 
-/// Refuses a checkpoint's model that is not what the run trains of its model.
+/// Refuses a checkpoint's model that does not match what the run trains.
 fn check_kept(kept: &ModelFolder, lora: Option<LoraSettings>, source: &ModelFolder, checkpoint: &Path) -> Result<()> {
     if !same_settings(kept.lora(), lora) || lora.is_some() && !same_place(kept.base(), source.base()) {
         let (has, wanted) = (describe(kept.lora(), kept), describe(lora, source));

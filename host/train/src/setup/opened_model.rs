@@ -1,4 +1,4 @@
-//! What was opened of a run's model.
+//! The opened files of a run's model.
 
 use super::super::Error;
 use super::super::Result;
@@ -13,12 +13,12 @@ use std::path::PathBuf;
 /// A model's files, opened.
 pub(super) struct OpenedModel {
     pub source: ModelFolder,
-    /// A model that the run will store, but has not stored yet.
+    /// A model that the run will store in its folder.
     pub(super) unstored: Option<UnstoredModel>,
     pub lora: Option<LoraSettings>,
-    /// The reference model's folder, if not `source`.
+    /// Folder of the reference model, if it is not `source`.
     pub reference: Option<ModelFolder>,
-    /// The teacher's folder, if there is one.
+    /// Folder of the teacher, if there is one.
     pub teacher: Option<ModelFolder>,
     pub tokenizer: Tokenizer,
     pub(super) wording: TokenizerOverrides,
@@ -30,7 +30,7 @@ impl OpenedModel {
         self.source.architecture().max_positions
     }
 
-    /// Stores a model that the run keeps in the run's folder, if the run `writes` one, and returns the model in its final place.
+    /// Stores the model in the run's folder if it is to be kept there and the run `writes`. Returns the model at its final path.
     pub(super) fn keep(self, folder: &Path, writes: bool) -> Result<ModelFolder> {
         let changed = self.tokenizer.changed_files(&self.wording, &self.source.architecture().eos_token_ids)?;
         let source = match &self.unstored {
@@ -41,13 +41,13 @@ impl OpenedModel {
     }
 }
 
-/// Bytes of a file of a model that a run keeps; the built-in one has 14 million.
+/// Maximum size of a model's file that a run stores, in bytes; the built-in model has 14 million.
 const LARGEST_KEPT: u64 = 256 << 20;
 
 /// A model that a run will store in its own folder.
 pub(super) enum UnstoredModel {
     BuiltIn(tempfile::TempDir),
-    /// A fork's model, in the folder of its parent.
+    /// The model of a fork, in the folder of its parent.
     Parents(PathBuf),
 }
 

@@ -1,4 +1,4 @@
-//! Says in a few lines what a run is, each as soon as it is known.
+//! Logs a few lines that describe a run, each as soon as its content is known.
 
 use super::memory::{self, MemoryEstimate};
 use super::opened_model::OpenedModel;
@@ -16,7 +16,7 @@ use std::path::Path;
 /// Maximum length of the printed names of adapted matrices.
 const LONGEST_TARGETS: usize = 200;
 
-/// Logs which algorithm trains, and the rewards and environments with their versions.
+/// Logs the algorithm, and the rewards and environments with their versions.
 pub(super) fn of_plugins(plugins: &LoadedPlugins, config: &RunConfig) {
     tracing::info!("algorithm: {} {}", plugins.algorithm_source.name(), short_hash(plugins.algorithm_source.hash()));
     let mut sources = plugins.reward_sources();
@@ -91,7 +91,7 @@ pub(super) fn of_steps(batching: &Batching, world: &World, (max_steps, epoch): (
     tracing::info!("steps: {}{epochs}; each trains on {items}", HumanCount(max_steps));
 }
 
-/// Logs what is evaluated.
+/// Logs the evaluation's size.
 pub(super) fn of_evaluation(batching: &Batching, rows: usize) {
     let rows = HumanCount(rows as u64);
     let what = match batching.groups {
@@ -104,12 +104,12 @@ pub(super) fn of_evaluation(batching: &Batching, rows: usize) {
     tracing::info!("evaluation: {what}; nothing is trained, and no run is begun");
 }
 
-/// Logs where it computes.
+/// Logs the device.
 pub(super) fn of_device(backend: &ComputeBackend) {
     tracing::info!("device: {}{}", backend.describe(), threads(backend));
 }
 
-/// Logs where the run's files are.
+/// Logs the run's folder.
 pub(super) fn of_folder(folder: &Path) {
     tracing::info!("folder: {}", printable_path(folder));
 }
@@ -121,7 +121,7 @@ fn threads(backend: &ComputeBackend) -> String {
     }
 }
 
-/// Logs where it computes, with how much memory.
+/// Logs the device and its memory.
 pub(super) fn of_machine(config: &RunConfig, opened: &OpenedModel, how: memory::ModelUse, backend: &ComputeBackend) {
     of_device(backend);
     if !backend.device().is_cpu() {
@@ -153,7 +153,7 @@ fn millions(n: f64) -> String {
     }
 }
 
-/// Returns the precision in which weights that are not trained are in memory.
+/// Returns the precision of frozen weights in memory.
 fn precision(held: WeightStorage) -> &'static str {
     match held {
         WeightStorage { scheme: Some(QuantizationScheme::Int8), .. } => "8 bits",

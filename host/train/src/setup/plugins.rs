@@ -1,4 +1,4 @@
-//! Loads the run's plugins and tries them on the kind of input they will get.
+//! Loads the run's plugins, and tries them on the kind of input that they will get.
 
 use super::defaults;
 use super::initial_plugin::{InitialPlugin, PluginLoader};
@@ -44,8 +44,7 @@ pub(super) struct LoadedPlugins {
     chosen: ChosenSettings,
 }
 
-/// Loads the plugins. Sets in the configuration what they define or choose: the algorithm's own settings, those of the rewards, and the
-/// group size.
+/// Loads the plugins. Sets in the configuration what they define: the algorithm's own settings, those of the rewards, and the group size.
 pub(super) fn load(
     config: &mut RunConfig,
     beginning: &StartMode,
@@ -102,8 +101,8 @@ pub(super) fn load(
     Ok(LoadedPlugins { engine, flow, metrics, algorithm, algorithm_source, rewards, reward_sources, environments, chosen })
 }
 
-/// Refuses rewards and environments that are called like the algorithm: checkpoints keep plugins under their names, on file systems some
-/// of which ignore case.
+/// Refuses rewards and environments with the algorithm's name: checkpoints store plugins under their names, and some file systems ignore
+/// case.
 fn check_names(config: &RunConfig, algorithm: &str) -> Result<()> {
     let rewards = config.plugin.iter().filter(|entry| !entry.model).map(|entry| ("plugin", entry));
     let mut all = rewards.chain(config.environment.iter().map(|entry| ("environment", entry)));
@@ -116,14 +115,14 @@ fn check_names(config: &RunConfig, algorithm: &str) -> Result<()> {
     }
 }
 
-/// Returns the names of the settings that a configuration holds before plugins add their defaults.
+/// Returns the names of the settings in a configuration before plugins add their defaults.
 fn chosen(config: &RunConfig, algorithm: &str) -> ChosenSettings {
     let entries = config.plugin.iter().chain(&config.environment).map(|entry| (entry.name(), &entry.config));
     let all = entries.chain([(algorithm, &config.loss)]);
     all.map(|(name, settings)| (name.to_owned(), settings.keys().cloned().collect())).collect()
 }
 
-/// Loads the environments that the configuration names, and sets in their entries the settings that they define.
+/// Loads the configured environments, and adds the settings that they define to their entries.
 fn environments(
     config: &mut RunConfig,
     engine: &PluginEngine,
@@ -144,7 +143,7 @@ fn environments(
     config.environment.iter_mut().map(load).collect()
 }
 
-/// Loads a reward plugin, and sets in its entry the settings that it defines.
+/// Loads a reward plugin, and adds the settings that it defines to its entry.
 fn load_reward(
     engine: &PluginEngine,
     entry: &mut PluginEntry,
@@ -160,12 +159,12 @@ fn load_reward(
     Ok((plugin, source))
 }
 
-/// Returns the key of an entry's file.
+/// Returns the configuration key of an entry's file.
 fn path_of(table: &str, entry: &PluginEntry) -> String {
     format!("{table}.{}.path", entry.name())
 }
 
-/// Returns the error for hosts that a plugin can't ask.
+/// Returns the error for hosts that are granted to a plugin which can't send requests.
 fn idle_hosts(table: &str, entry: &PluginEntry) -> Error {
     let detail = "this plugin sends no requests; leave its hosts out".to_owned();
     config::Error::Invalid { place: format!("{table}.{}.hosts", entry.name()), detail }.into()
@@ -191,7 +190,7 @@ fn open_reward_model(
     Ok(asked)
 }
 
-/// Says what to do if a run that goes on does not find a reward model that it had.
+/// Adds advice to an error if a resumed run does not find a reward model that it had.
 fn moved(entry: &PluginEntry, error: Error, beginning: &StartMode) -> Error {
     let Some(origin) = beginning.origin().filter(|_| !Path::new(&entry.path).exists()) else { return error };
     let (name, file) = (entry.name(), RunFiles(&origin.run).config());
@@ -199,7 +198,7 @@ fn moved(entry: &PluginEntry, error: Error, beginning: &StartMode) -> Error {
     Error::RewardModel { name: name.to_owned(), detail }
 }
 
-/// Refuses to resume with files whose hash is another, unless the user allowed it.
+/// Refuses to resume with files of a different hash, unless the user allowed it.
 fn same_as_before(was: Option<&str>, now: &str, what: &str, beginning: &StartMode) -> Result<()> {
     let resumed = matches!(beginning, StartMode::Resume { .. }) && !beginning.may_change();
     match was.filter(|was| resumed && *was != now) {
@@ -211,8 +210,8 @@ fn same_as_before(was: Option<&str>, now: &str, what: &str, beginning: &StartMod
     }
 }
 
-/// Reads the folders that a plugin is granted, and sets in its entry paths that stay valid wherever the run resumes, and their hash. All
-/// ranks must read the same.
+/// Reads the folders that a plugin is granted. Sets in its entry their hash, and paths that stay valid wherever the run resumes. All ranks
+/// must read the same.
 fn grant_folders(
     engine: &mut PluginEngine,
     table: &'static str,
@@ -237,7 +236,7 @@ fn grant_folders(
     if let Some(rank) = hashes.iter().position(|hash| *hash != hashes[0]) {
         return Err(invalid(format!("its folders hold other files on rank {rank} than on the first")).into());
     }
-    // Every run with folders has a hash of them.
+    // Every run with folders has their hash.
     let before = entry.folders_hash.as_deref().unwrap_or(NOTHING);
     same_as_before(Some(before), &hashes[0], &format!("plugin {}: the files in its folders", entry.name()), beginning)?;
     entry.folders_hash = None;
@@ -248,7 +247,8 @@ fn grant_folders(
     Ok(())
 }
 
-/// Lets a reward send requests as its entry says. The first rank asks for all; a run that resumes has the answers it had.
+/// Allows a reward to send requests as configured by its entry. The first rank sends all requests; a resumed run has the answers that it
+/// had before.
 fn grant(
     engine: &mut PluginEngine,
     table: &'static str,
@@ -271,12 +271,12 @@ fn grant(
     let acts = table == "environment";
     let mut grants = entry.grants();
     if acts {
-        // What was sent may have been done: a tool that is called again does it twice.
+        // A request that was sent may have taken effect: calling a tool again would do it twice.
         grants.http.retries = 0;
     }
     let asker = PluginHttpClient::new(grants, asking)?;
     if acts && beginning.may_change() {
-        // Episodes that go another way from here on need sessions of their own, not those that the record remembers.
+        // Episodes that take another course from now on need new sessions, not the recorded ones.
         if let (StartMode::Resume { origin, .. }, true) = (beginning, world.is_first()) {
             set_aside(&RunFiles(&origin.run).answers_of(entry.name()))?;
         }
@@ -295,7 +295,7 @@ fn grant(
     Ok(())
 }
 
-/// Copies a record that the run will begin anew.
+/// Sets aside a copy of a record that the run will restart.
 fn set_aside(file: &Path) -> std::result::Result<(), String> {
     match std::fs::copy(file, file.with_extension("before.jsonl")) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(format!("can't copy {}: {e}", file.display())),
@@ -303,8 +303,8 @@ fn set_aside(file: &Path) -> std::result::Result<(), String> {
     }
 }
 
-/// Refuses rewards for an algorithm that learns from what is `given` in a dataset and has nothing scored. A fork leaves out those of
-/// the run that it forks from.
+/// Refuses rewards for an algorithm that learns from what is `given` in a dataset and needs no scores. A fork drops those of its parent
+/// run.
 fn leave_out_rewards(config: &mut RunConfig, given: &str, algorithm: &str, beginning: &StartMode) -> Result<()> {
     if let StartMode::Fork { fresh, .. } = beginning {
         let before = config.plugin.len() + config.environment.len();
@@ -315,7 +315,7 @@ fn leave_out_rewards(config: &mut RunConfig, given: &str, algorithm: &str, begin
             tracing::info!("rewards of the run that this one forks from stay behind: {algorithm} has nothing scored");
         }
     }
-    // A resumed run has to keep what it was started with.
+    // A resumed run must keep the rewards that it was started with.
     let Some(first) =
         config.plugin.first().or(config.environment.first()).filter(|_| !matches!(beginning, StartMode::Resume { .. }))
     else {
@@ -332,13 +332,13 @@ impl LoadedPlugins {
         self.algorithm.info()
     }
 
-    /// Returns whether rewards read prompts as messages: reward models do, and scripts, wherever they come from.
+    /// Returns whether rewards read prompts as messages: reward models and scripts do.
     pub(super) fn read_messages(&self) -> bool {
         let reads = |reward: &RunReward| reward.model().is_some() || reward.plugin().is_some_and(|plugin| plugin.is_script());
         self.rewards.iter().any(reads)
     }
 
-    /// Tells reward models which tokenizer the policy has.
+    /// Sets the policy's tokenizer in all reward models.
     ///
     /// # Errors
     /// If one would have to read conversations of episodes without a chat template.
@@ -381,7 +381,7 @@ impl LoadedPlugins {
                 "an episode can't be compared with a reference, which is no conversation; use others".to_owned(),
             );
         }
-        // With several environments, the first rows of each are played.
+        // With several environments, the first rows of each are used.
         let all = config.environment.len() > 1;
         let prompts = if all { data.prompts().all()?.to_vec() } else { data.prompts().first(PluginTrial::PROMPTS)? };
         let needs = &self.info().needs;
@@ -415,7 +415,7 @@ impl LoadedPlugins {
         Ok(trial)
     }
 
-    /// Returns the plugins with where they are from.
+    /// Returns the plugins with their files.
     fn initial_plugins(&self, config: &RunConfig) -> Vec<InitialPlugin> {
         let rewards = config.plugin.iter().filter(|entry| !entry.model).zip(&self.reward_sources);
         let rewards = rewards.map(|(entry, source)| InitialPlugin::from_entry("plugin", entry, source));
@@ -427,8 +427,8 @@ impl LoadedPlugins {
             .collect()
     }
 
-    /// Returns the names of the metrics that the plugins reported in their trial, if these are all that they report: those that ship with
-    /// the host report them all there, where they ask no server and play no episodes.
+    /// Returns the names of the metrics that the plugins reported in their trial, if that is all that they report: plugins that ship with
+    /// the host do, unless they send requests or play episodes.
     pub(super) fn reported(&self) -> Option<Vec<String>> {
         let ours = |source: &PluginSource| EMBEDDED.iter().any(|(_, bytes)| *bytes == source.bytes());
         let asks = self.rewards.iter().filter_map(RunReward::plugin).any(|plugin| plugin.http_client().is_some());
@@ -436,12 +436,12 @@ impl LoadedPlugins {
         (known && !asks && self.environments.is_empty()).then(|| self.engine.reported_metrics())
     }
 
-    /// Returns the rewards' components, without reward models, in the order of the configuration.
+    /// Returns the components of rewards, without reward models, in the order of the configuration.
     pub(super) fn reward_sources(&self) -> impl Iterator<Item = &PluginSource> {
         self.reward_sources.iter()
     }
 
-    /// Returns the environments' components, in the order of the configuration.
+    /// Returns the components of environments, in the order of the configuration.
     pub(super) fn environment_sources(&self) -> impl Iterator<Item = &PluginSource> {
         self.environments.iter().map(|(_, source)| source)
     }

@@ -21,23 +21,23 @@ use std::path::PathBuf;
 
 const KEY: &str = "ref_model";
 
-/// Prefix of its parameters among those that ranks share.
+/// Prefix of the reference model's parameters among those that ranks share.
 pub(super) const REFERENCE: &str = "reference_";
 
 /// A model that a key names, to be compared with the policy.
 pub(super) struct NamedModel {
     pub folder: ModelFolder,
-    /// A name that stays valid wherever the run resumes.
+    /// Name that stays valid wherever the run resumes.
     pub name: String,
     /// Why the model may tokenize texts differently from the policy.
     pub warning: Option<String>,
 }
 
 impl NamedModel {
-    /// Opens the folder of the model that this key names, which reads this number of tokens at least.
+    /// Opens the folder of the model that this key names, which must have at least `tokens` tokens.
     ///
     /// # Errors
-    /// If there is no such model, or it reads fewer tokens or shorter texts than the policy.
+    /// If there is no such model, or it has fewer tokens or a shorter context than the policy.
     pub(super) fn open(key: &'static str, given: &str, opened: &OpenedModel, tokens: usize, world: &World) -> Result<Self> {
         let named = after_the_first(world, || Ok(open_named(given)))?;
         let (folder, name) = named.map_err(|detail| Error::setting(key, detail))?;
@@ -46,8 +46,8 @@ impl NamedModel {
         Ok(Self { folder, name, warning })
     }
 
-    /// Refuses a model that a key names and nothing uses; `what` it would be. A run that continues may have had another version of its
-    /// algorithm.
+    /// Refuses a model that a key names but nothing uses; `what` is its role. A run that continues from a checkpoint may have had another
+    /// version of its algorithm.
     pub(super) fn refuse_unused(
         key: &'static str,
         given: &str,
@@ -67,7 +67,7 @@ impl NamedModel {
 /// Opens the folder of the reference model that the configuration names, or that a fork starts from, if any.
 ///
 /// # Errors
-/// If there is no such model, it reads fewer tokens or shorter texts than the policy, or the algorithm uses none.
+/// If there is no such model, it has fewer tokens or a shorter context than the policy, or the algorithm uses none.
 pub(super) fn find(
     config: &RunConfig,
     plugins: &LoadedPlugins,
@@ -82,7 +82,7 @@ pub(super) fn find(
     }
     let given = config.ref_model.clone().map_or_else(|| fine_tuned(config, opened, beginning), |given| Ok(Some(given)))?;
     let Some(given) = given else { return Ok(None) };
-    // Of given texts it scores the tokenizer's tokens, of a generation's whatever the policy can write.
+    // It scores the tokenizer's tokens in given texts, and any token of the policy in generated ones.
     let written = opened.source.architecture().vocab_size;
     let tokens = batching.groups.map_or(opened.tokenizer.vocab_size(), |_| written);
     NamedModel::open(KEY, &given, opened, tokens, world).map(Some)
@@ -99,7 +99,7 @@ fn other_tokenizer(key: &str, folder: &ModelFolder, opened: &OpenedModel) -> Opt
     Some(format!("{key}: {} {what}; {meaning}", folder.path().display()))
 }
 
-/// Returns the model that a fork from fine-tuning starts with: its policy is to stay near that one, not near what was fine-tuned.
+/// Returns the model that a fork from fine-tuning starts with: its policy should stay near that one, not near the parent's initial model.
 ///
 /// # Errors
 /// If the parent's configuration can't be read.
@@ -121,10 +121,10 @@ fn fine_tuned(config: &RunConfig, opened: &OpenedModel, beginning: &StartMode) -
     Ok(Some(checkpoint))
 }
 
-/// Reads the reference model in this folder as stored, or from the checkpoint that the run starts from.
+/// Reads the reference model in this folder in its stored precision, or from the checkpoint that the run starts from.
 ///
 /// # Errors
-/// If it can't be read, or is to follow a policy of different sizes.
+/// If it can't be read, or should follow a policy with parameters of other sizes.
 pub(super) fn open(
     folder: &ModelFolder,
     config: &RunConfig,
@@ -137,7 +137,7 @@ pub(super) fn open(
     let folder = &if backend.supports(Capability::StoredWeights) { as_stored() } else { folder.clone() };
     let reference = initial(folder, config, beginning, backend, sharding)?;
     let (own, policys) = (sizes(reference.model().weights()), sizes(policy.weights()));
-    // A policy may have more, such as a critic's head.
+    // A policy may have additional parameters, such as a critic's head.
     if config.sync_ref_model && own.iter().any(|(name, shape)| policys.get(name) != Some(shape)) {
         let detail =
             format!("mixes the policy into {}, a model of different sizes; leave it or {KEY} out", folder.path().display());
@@ -146,7 +146,7 @@ pub(super) fn open(
     Ok(reference)
 }
 
-/// Reads the model in this folder as the reference model, or that of the checkpoint that the run starts from. Ranks share it unless it
+/// Reads the model in this folder, or that of the checkpoint that the run starts from, as the reference model. Ranks share it unless it
 /// follows the policy.
 ///
 /// # Errors
@@ -169,12 +169,12 @@ pub(super) fn initial(
     SharedModel::new(FrozenModel::new(decoder.on_backend(backend)?)).divided(REFERENCE, sharding)
 }
 
-/// Returns whether checkpoints keep the reference model, as it follows the policy or has followed it.
+/// Returns whether checkpoints store the reference model, because it follows the policy or has followed it.
 pub(super) fn keeps_reference(config: &RunConfig, beginning: &StartMode) -> Result<bool> {
     Ok(config.sync_ref_model || moved(beginning, config)?.is_some())
 }
 
-/// Returns the checkpoint's file of a reference model that has followed the policy, if the run continues with that.
+/// Returns the checkpoint's file of a reference model that has followed the policy, if the run continues with it.
 ///
 /// # Errors
 /// If the checkpoint's configuration can't be read.

@@ -1,4 +1,4 @@
-//! What each process of a run will hold in memory and exchange, by its settings and the model's sizes, without loading anything.
+//! Estimates the memory and communication of each process of a run from its settings and the model's sizes, without loading anything.
 
 use super::memory::{bytes_held, bytes_of_moments};
 use crate::Result;
@@ -13,52 +13,52 @@ use crate::sharding::shares;
 use serde::Serialize;
 use serde_json::Value;
 
-/// What the program, compiled plugins and MPI's buffers take, as measured with a model of next to nothing.
+/// Bytes of the program, compiled plugins and MPI's buffers, measured with a tiny model.
 const PROGRAM: f64 = 130e6;
 
 /// Maximum size of a model's configuration, in bytes.
 const LARGEST_CONFIG: u64 = 1 << 20;
 
-/// Bytes of a value in f32.
+/// Bytes per f32 value.
 const F32: f64 = 4.0;
 
-/// Bytes by what they are for: of the process that holds most.
+/// Memory of the process that needs most, in bytes by purpose.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Requirements {
-    /// The model's values, an adapter's excluded, and those that are trained.
+    /// Number of the model's parameters, without an adapter's.
     pub parameters: f64,
-    /// The values that are trained.
+    /// Number of trained parameters.
     pub trained: f64,
-    /// Weights of the policy in training: its share, and what is gathered of the others'.
+    /// Weights of the policy in training: the process's share, and what is gathered from others.
     pub weights: f64,
-    /// Gradients: its share, and those that wait to be summed.
+    /// Gradients: the process's share, and those that wait to be summed.
     pub gradients: f64,
-    /// The optimizer's moments.
+    /// Moments of the optimizer.
     pub moments: f64,
-    /// Weights, gradients and moments of a critic that is a model of its own.
+    /// Weights, gradients and moments of a separate critic.
     pub critic: f64,
     /// Weights of a reference model.
     pub reference: f64,
-    /// What the layers keep of a micro-batch until its gradients are known.
+    /// What the layers keep of a micro-batch for its backward pass.
     pub activations: f64,
-    /// What a generation holds besides: weights that are gathered, their copies, and keys and values.
+    /// Additional memory of generation: gathered weights, their copies, and keys and values.
     pub generation: f64,
     /// Copies of weights and moments while a checkpoint is written.
     pub checkpoint: f64,
     /// The program itself.
     pub program: f64,
-    /// The largest sum of these at one time.
+    /// Largest sum of these at any time.
     pub peak: f64,
-    /// What the process receives from others in a step.
+    /// Bytes that the process receives from others in a step.
     pub received: f64,
 }
 
-/// Sizes that the divided state follows from, in values.
+/// Sizes that determine the sharded state, in values.
 struct ModelSizes {
     all: f64,
     /// The largest share of a process.
     own: f64,
-    /// What is in no layer.
+    /// Values outside of layers.
     root: f64,
     /// The largest layer.
     layer: f64,
@@ -86,12 +86,12 @@ impl ModelSizes {
         Self { all, own, root, layer, tensor }
     }
 
-    /// Values of parameters that a process holds during a pass: two layers, since the next one is gathered ahead.
+    /// Returns the parameter values that a process holds during a pass: two layers, since the next one is gathered ahead.
     fn weights(&self, are_divided: bool) -> f64 {
         if are_divided { self.own + self.root + 2.0 * self.layer } else { self.all }
     }
 
-    /// Values of gradients: two layers, since the last one may wait to be summed.
+    /// Returns the gradient values: two layers, since the last one may wait to be summed.
     fn gradients(&self, stage: ZeroStage) -> f64 {
         if stage.shards_gradients() { self.own + self.root + 2.0 * self.layer } else { self.all }
     }
@@ -101,7 +101,7 @@ impl ModelSizes {
     }
 }
 
-/// Values of a new adapter, and of its largest layer next to nothing: they are on every process.
+/// Returns the number of values of a new adapter. Every process holds all of them, since they are few.
 fn adapter(config: &RunConfig, a: &Architecture) -> f64 {
     let rank = config.lora_r.unwrap_or(16) as f64;
     let targets = config.lora_targets(&a.modules()).unwrap_or_default();
@@ -116,7 +116,7 @@ fn adapter(config: &RunConfig, a: &Architecture) -> f64 {
     a.parameters().iter().filter(|(name, _)| is_target(name)).map(|(_, shape)| of_matrix(shape)).sum()
 }
 
-/// Returns the precision in which a model's configuration says that its weights are stored.
+/// Returns the precision of the stored weights, according to the model's configuration.
 fn stored(folder: &ModelFolder) -> Option<WeightDtype> {
     let text = files::read(&folder.base().join("config.json"), LARGEST_CONFIG).ok()?;
     let config: Value = serde_json::from_slice(&text).ok()?;
@@ -124,7 +124,7 @@ fn stored(folder: &ModelFolder) -> Option<WeightDtype> {
     (named? == "float32").then_some(WeightDtype::F32)
 }
 
-/// Returns how the weights under an adapter are held; without a setting as they are stored, mostly in 16 bits.
+/// Returns the storage of the weights under an adapter; by default as stored, usually in 16 bits.
 fn held(config: &RunConfig, stored: Option<WeightDtype>) -> WeightStorage {
     let scheme = match (config.load_in_4bit, config.load_in_8bit) {
         (true, _) => Some(QuantizationScheme::Nf4),
@@ -139,7 +139,8 @@ fn held(config: &RunConfig, stored: Option<WeightDtype>) -> WeightStorage {
     WeightStorage { dtype, scheme }
 }
 
-/// Computes what a run of so many processes with this configuration takes of a model. Texts have `tokens` each, prompts included.
+/// Computes the requirements of a model in a run with this many processes and this configuration. Texts have `tokens` tokens each,
+/// including prompts.
 ///
 /// # Errors
 /// If the algorithm can't be loaded.
@@ -166,14 +167,14 @@ pub fn requirements(config: &RunConfig, model: &ModelFolder, ranks: usize, bf16:
         false => (F32 * sizes.gradients(stage), of_moment * sizes.moments(stage)),
     };
     if needs.has(VALUE) && config.value_model.as_deref() != Some(SHARED) {
-        // Its adapter is over the policy's model.
+        // The critic's adapter is over the policy's model.
         r.critic = r.gradients + r.moments + if is_adapter { F32 * trained } else { r.weights };
     }
     if needs.has(REF_LOGP) && (!is_adapter || config.ref_model.is_some()) {
         r.reference = bytes_held(WeightStorage { dtype: stored, scheme: None }) * sizes.weights(frozen);
     }
     let rows = config.per_device_train_batch_size * if flow.rows_are_pairs() { 2 } else { 1 };
-    // A prompt is there once for all of its completions.
+    // A prompt counts once for all of its completions.
     let in_batch = match flow.generates() {
         true => {
             rows * config.max_completion_length
@@ -190,7 +191,7 @@ pub fn requirements(config: &RunConfig, model: &ModelFolder, ranks: usize, bf16:
         r.generation =
             gathered + F32 * (sizes.all - if a.tied { 0.0 } else { sizes.root / 2.0 }) + cached * (sequences * tokens) as f64;
     }
-    // A tensor is copied twice on its way into a file.
+    // A tensor is copied twice before it is written to a file.
     let on_the_way = if is_adapter { 0.0 } else { 2.0 * F32 * sizes.tensor };
     r.checkpoint = (F32 + of_moment) * share(trained, stage.shards_moments()) + on_the_way;
     let state = r.weights + r.gradients + r.moments + r.critic + r.reference + r.program;
@@ -204,7 +205,7 @@ pub fn requirements(config: &RunConfig, model: &ModelFolder, ranks: usize, bf16:
     Ok(r)
 }
 
-/// Returns the bytes that a process receives in a step: sums or parts of gradients, updated weights, and gathered parameters.
+/// Returns the bytes that a process receives in a step: sums or shards of gradients, updated weights, and gathered parameters.
 fn received(
     sizes: &ModelSizes,
     trained: f64,
@@ -219,7 +220,7 @@ fn received(
     let of_passes = if gathers { passes * 2.0 * held * sizes.all * others } else { 0.0 };
     of_passes
         + match stage.number() {
-            // Each value goes to where it is summed, and comes back.
+            // Each value is sent to where it is summed, and back.
             0 => 2.0 * gradients,
             1 => gradients + F32 * trained * others,
             2 => passes * gradients + F32 * trained * others,
@@ -251,7 +252,7 @@ mod tests {
         let whole = of(0, 4);
         let values = whole.parameters;
         assert_eq!((whole.weights, whole.gradients, whole.moments), (4.0 * values, 4.0 * values, 8.0 * values));
-        // One process has nothing to divide.
+        // A single process shards nothing.
         assert_eq!(Requirements { received: 0.0, ..of(3, 1) }, Requirements { received: 0.0, ..of(0, 1) });
         assert_eq!(of(0, 1).received, 0.0);
         let [one, two, three] = [1, 2, 3].map(|stage| of(stage, 4));

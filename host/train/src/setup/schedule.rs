@@ -4,26 +4,26 @@ use crate::Result;
 use crate::config::{self, LrShape, RunConfig};
 use crate::optim::LearningRateSchedule;
 
-/// Number of parameters from which an algorithm's own learning rate is used.
+/// Number of parameters from which an algorithm's own learning rate applies unscaled.
 const FULL_SIZE: f64 = 1e8;
 
-/// The critic's rate at that size: OpenRLHF's.
+/// Learning rate of a critic of that size, from OpenRLHF.
 pub(super) const CRITIC_LEARNING_RATE: f64 = 9e-6;
 
-/// What is trained.
+/// Size and kind of what is trained.
 #[derive(Clone, Copy)]
 pub(super) struct TrainedSize {
     pub parameters: usize,
-    /// Whether only an adapter is.
+    /// Whether only an adapter is trained.
     pub adapter: bool,
-    /// Whether the policy's own completions are learned one by one.
+    /// Whether the policy's own completions are learned individually.
     pub learns_samples: bool,
 }
 
 impl TrainedSize {
-    /// Returns the factor of a learning rate for full-size models. Smaller ones get more: in inverse proportion to their size if
-    /// single completions of the policy are learned, otherwise by the square root of that, since pairs and given completions
-    /// carry more information per token. An adapter gets ten times as much, as in TRL's LoRA guide.
+    /// Returns the factor on a learning rate for full-size models. Smaller models get more: in inverse proportion to their size if the
+    /// policy's completions are learned individually, otherwise by the square root of that, since pairs and given completions carry more
+    /// information per token. An adapter gets ten times as much, as in TRL's LoRA guide.
     fn factor(self) -> f64 {
         let smaller = (FULL_SIZE / self.parameters as f64).max(1.0);
         let factor = if self.learns_samples { smaller } else { smaller.sqrt() };
@@ -60,7 +60,7 @@ pub(super) fn with_peak(config: &RunConfig, peak: f64, total: u64) -> Result<Lea
     }
 }
 
-/// Warns about a warmup that the schedule does not have.
+/// Warns about a warmup that the schedule does not use.
 fn warn_of_warmup(config: &RunConfig, schedule: &LearningRateSchedule) {
     if schedule.warmup > 0 && matches!(schedule.shape, LrShape::Constant | LrShape::ReduceLrOnPlateau(_)) {
         let key = if config.warmup_steps > 0.0 { "warmup_steps" } else { "warmup_ratio" };

@@ -1,4 +1,4 @@
-//! Entries of scripts that have several functions: each function is a plugin.
+//! Expands entries of scripts with several functions: each function is a plugin.
 
 use crate::config::{PluginEntry, RunConfig, ScriptPath};
 use crate::dist::World;
@@ -8,12 +8,12 @@ use crate::ranks::same_source;
 use crate::{Error, Result};
 use std::path::Path;
 
-/// Puts an entry for each reward of a script in the place of an entry that names none of several.
+/// Replaces an entry that names none of a script's several rewards with an entry for each.
 ///
 /// # Errors
-/// If a script can't be run, or its entry's name could be only one's.
+/// If a script can't be read, or its entry has a name, which only one reward could have, or a setting that none has.
 pub(super) fn expand(config: &mut RunConfig, engine: &PluginEngine, beginning: &StartMode, world: &World) -> Result<()> {
-    // A run that goes on has an entry for each already, whatever its files have now.
+    // A resumed run already has an entry for each, whatever its files contain now.
     if matches!(beginning, StartMode::Resume { .. }) {
         return Ok(());
     }
@@ -25,7 +25,7 @@ pub(super) fn expand(config: &mut RunConfig, engine: &PluginEngine, beginning: &
             continue;
         }
         let source = same_source(world, || Ok(PluginSource::open(&entry.path)?.with_name(entry.name())))?;
-        // Errors are those of loading it, when it sees the folders that it was granted.
+        // Errors are reported when the script is loaded with its granted folders.
         let functions = functions_of(engine, &source, &entry.limits).unwrap_or_default();
         let rewards: Vec<&ScriptFunction> = functions.iter().filter(|function| function.kind.role() == Role::Reward).collect();
         if rewards.len() < 2 {
@@ -38,7 +38,7 @@ pub(super) fn expand(config: &mut RunConfig, engine: &PluginEngine, beginning: &
     config.check_plugins().map_err(|(key, detail)| Error::setting(key, detail))
 }
 
-/// Returns an entry for each of a script's rewards, with those of the settings that it has.
+/// Returns an entry for each of a script's rewards, with the settings that the reward defines.
 fn entries_of(entry: &PluginEntry, rewards: &[&ScriptFunction]) -> Result<Vec<PluginEntry>> {
     let names = rewards.iter().map(|function| function.name.as_str()).collect::<Vec<_>>().join(", ");
     if let Some(name) = &entry.name {
@@ -66,7 +66,7 @@ fn entries_of(entry: &PluginEntry, rewards: &[&ScriptFunction]) -> Result<Vec<Pl
     Ok(rewards.iter().zip(&schemas).map(of).collect())
 }
 
-/// Makes the paths of scripts absolute, so that a run that goes on from another folder watches the files that it began with.
+/// Makes the paths of scripts absolute, so that a run that resumes from another folder watches the same files.
 pub(super) fn locate(config: &mut RunConfig, beginning: &StartMode) {
     if matches!(beginning, StartMode::Resume { .. }) {
         return;

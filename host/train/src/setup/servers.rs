@@ -9,10 +9,10 @@ use rlhost_web::inference::{InferenceClient, InferenceFailure, ServerDescription
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Interval of asking a server that is not there yet.
+/// Interval between attempts to reach a server.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Refuses servers that can't generate for the run. The first rank, which alone asks them, waits for one that is not there yet.
+/// Refuses servers that can't generate for the run. Only the first rank contacts them; it waits for servers that are not up yet.
 pub(super) fn check(config: &RunConfig, opened: &OpenedModel, world: &World) -> Result<()> {
     if config.rollout_server.is_empty() || config.replay_rollouts.is_some() {
         return Ok(());
@@ -24,12 +24,12 @@ pub(super) fn check(config: &RunConfig, opened: &OpenedModel, world: &World) -> 
     world.broadcast("rollout servers", || wait_for(config))
 }
 
-/// Returns the path of the run that is replayed, which stays valid wherever the run resumes.
+/// Returns the path of the replayed run in a form that stays valid wherever the run resumes.
 pub(super) fn replayed_from_anywhere(run: String) -> String {
     std::path::absolute(&run).map_or(run, |absolute| absolute.display().to_string())
 }
 
-/// Asks the servers what they are, until one answers or the time for that is over.
+/// Queries the servers until one answers or the time is up.
 fn wait_for(config: &RunConfig) -> Result<()> {
     let clients = config.rollout_server.iter().map(|url| client(url)).collect::<Result<Vec<InferenceClient>>>()?;
     let until = Instant::now() + config.rollout_timeout();
@@ -47,7 +47,7 @@ fn wait_for(config: &RunConfig) -> Result<()> {
     }
 }
 
-/// Says what servers there are.
+/// Logs the servers.
 fn report(
     clients: &[InferenceClient],
     answers: Vec<std::result::Result<ServerDescription, InferenceFailure>>,

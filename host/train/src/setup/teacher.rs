@@ -15,13 +15,13 @@ use crate::{Error, Result};
 
 const KEY: &str = "teacher_model";
 
-/// Prefix of its parameters among those that ranks share.
+/// Prefix of the teacher's parameters among those that ranks share.
 const TEACHER: &str = "teacher_";
 
-/// Opens the folder of the teacher that the configuration names, if the algorithm learns from one.
+/// Opens the folder of the configured teacher, if the algorithm learns from one.
 ///
 /// # Errors
-/// If there is no such model, it reads fewer tokens or shorter texts than the policy, or the algorithm needs one and none is named, or
+/// If there is no such model, it has fewer tokens or a shorter context than the policy, or the algorithm needs one and none is named, or
 /// the reverse.
 pub(super) fn find(
     config: &RunConfig,
@@ -76,7 +76,7 @@ pub(super) fn find(
 /// # Errors
 /// If it can't be read.
 pub(super) fn open(folder: &ModelFolder, backend: &ComputeBackend, sharding: &mut Sharding) -> Result<SharedModel> {
-    // A matrix is quantized as a whole.
+    // A matrix can only be quantized as a whole.
     let is_whole = folder.weight_storage().scheme.is_some();
     let read = if is_whole { folder.clone() } else { sharding.dividing(TEACHER, folder.clone(), folder.architecture(), false) };
     SharedModel::new(FrozenModel::new(read.decoder()?.on_backend(backend)?)).divided(TEACHER, sharding)

@@ -1,5 +1,4 @@
-//! Decides what values the states of a run whose algorithm requests values: a head on the policy, or a value model, which is
-//! opened here.
+//! Chooses the source of state values for an algorithm that needs them: a head on the policy, or a value model, which is opened here.
 
 use super::models::{check_trainable, same_place, same_settings, targets};
 use super::named_model::{check_sizes, open_named};
@@ -20,7 +19,7 @@ use crate::sharding::Sharding;
 use crate::{Error, Result};
 use std::path::PathBuf;
 
-/// Decides it, for an algorithm with these needs. Also returns what `value_model` is then: a name that stays valid wherever the run
+/// Chooses the source, for an algorithm with these needs. Also returns the value of `value_model`: a name that stays valid wherever the run
 /// resumes.
 pub(super) fn choose(
     config: &RunConfig,
@@ -30,7 +29,7 @@ pub(super) fn choose(
     world: &World,
 ) -> Result<(StateValueSource, Option<String>)> {
     if !(needs.has(VALUE) || needs.has(OLD_VALUE)) {
-        // A run that continues may have had another version of its algorithm.
+        // A run that continues from a checkpoint may have had another version of its algorithm.
         let given =
             [("value_model", config.value_model.is_some()), ("critic_learning_rate", config.critic_learning_rate.is_some())];
         let trained = if needs.has(SEQUENCE_VALUE) { StateValueSource::Trained } else { StateValueSource::None };
@@ -78,7 +77,10 @@ fn of_reward_model(config: &RunConfig, opened: &OpenedModel) -> Option<String> {
     None
 }
 
-/// Returns why a critic can't start from this reward model, if it can't.
+/// Checks that a critic can start from this reward model.
+///
+/// # Errors
+/// The reason, if it can't.
 fn fits(entry: &PluginEntry, opened: &OpenedModel) -> std::result::Result<(), String> {
     let (folder, _) = open_named(&entry.path)?;
     if folder.judges_steps().map_err(|e| e.to_string())? {
@@ -94,11 +96,11 @@ fn invalid(key: &str, detail: String) -> Error {
     config::Error::Invalid { place: key.to_owned(), detail }.into()
 }
 
-/// Opens the value model in this folder, or a copy of the policy's initial model: the checkpoint's if it has one. With an
+/// Opens the value model in this folder, or a copy of the policy's initial model; if the checkpoint has a value model, opens that. With an
 /// adapter, it has an adapter with the same settings, and shares the storage of frozen weights with a policy of the same base.
 ///
 /// # Errors
-/// If it reads fewer tokens or shorter texts than the policy, or holds an adapter with different settings.
+/// If it has fewer tokens or a shorter context than the policy, or holds an adapter with different settings.
 pub(super) fn open(
     own: Option<Box<ModelFolder>>,
     opened: &OpenedModel,
@@ -122,7 +124,7 @@ pub(super) fn open(
     } else {
         folder
     };
-    // The policy's own has modules or biases of its own, which only its adapter's folder shows.
+    // The policy's adapter may train modules or biases, which only its folder shows.
     let is_plain = |lora: &LoraSettings| lora.trained_modules.is_empty() && lora.biases == TrainedBiases::None;
     let base = opened.lora.filter(|lora| is_plain(lora) && same_place(folder.base(), opened.source.base()));
     let trunk = match base {
@@ -141,7 +143,7 @@ pub(super) fn open(
     Ok(InitialCritic { model, source: own, continued: kept.is_some() })
 }
 
-/// Returns the checkpoint's folder of the value model, if the run continues with that.
+/// Returns the checkpoint's folder of the value model, if the run continues with it.
 fn checkpoint_folder(origin: &CheckpointOrigin, config: &RunConfig) -> Result<Option<PathBuf>> {
     let written = origin.written()?;
     let folder = CheckpointFiles::find(&origin.checkpoint).value_model();

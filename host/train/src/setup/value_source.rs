@@ -1,20 +1,20 @@
-//! Where a run's values come from.
+//! Source of a run's state values.
 
 use crate::model::ModelFolder;
 
-/// Values of `value_model` that are not folders.
+/// Value of `value_model` that stands for a copy of the policy's model.
 pub(super) const COPY: &str = "policy";
 
 pub(super) const SHARED: &str = "shared";
 
-/// What values the states of a run.
+/// Source of the values of a run's states.
 pub(super) enum StateValueSource {
-    /// Nothing: the algorithm requests none.
+    /// No source: the algorithm needs no values.
     None,
     /// A head on the policy.
     Shared,
-    /// A value model: of this folder, or a copy of the policy's.
+    /// A value model: from this folder, or a copy of the policy's model.
     Model(Option<Box<ModelFolder>>),
-    /// The trained model itself: a reward model.
+    /// The trained model itself, which is a reward model.
     Trained,
 }

@@ -1,12 +1,12 @@
-//! What of a checkpoint's state a run with other settings takes over.
+//! Adapts a checkpoint's state to a run with other settings.
 
 use super::RestoredState;
 use crate::config::{OptimizerRule, PluginEntry, RunConfig};
 use crate::patience::EarlyStoppingState;
 
 impl RestoredState {
-    /// Returns the state without what means nothing under other `settings` than it was `written` with: rollouts that another algorithm
-    /// has prepared, the moments of another optimizer, and values of another metric.
+    /// Returns the state without what does not apply under other `settings` than it was `written` with: rollouts prepared by another
+    /// algorithm, the moments of another optimizer, and values of another metric.
     pub(crate) fn adapted(mut self, written: &RunConfig, settings: &RunConfig) -> Self {
         let learns = |config: &RunConfig| (PluginEntry::new(config.algorithm.clone()).name().to_owned(), config.learn_from);
         let (was, now) = (learns(written), learns(settings));

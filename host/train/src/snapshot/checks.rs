@@ -1,4 +1,4 @@
-//! Checks that the waiting rollouts in a checkpoint can be trained on, since its numbers are used as indices.
+//! Checks that the waiting rollouts in a checkpoint can be trained on, since their numbers are used as indices.
 
 use super::fault::SnapshotFault;
 use super::waiting_rollouts::{ExperienceManifest, WaitingRollouts};
@@ -8,17 +8,17 @@ use crate::metrics::MetricsWindow;
 use crate::plugin::{Column, Unit};
 use crate::stored_rollouts::{RolloutFault, fault_of};
 
-/// Maximum of any counter of a run: steps, tokens, epochs. Adding to it never overflows.
+/// Maximum of any counter of a run (steps, tokens, epochs), such that additions never overflow.
 const MOST: u64 = 1 << 52;
 
-/// Most entries of a list of swaps, plugins or checkpoints.
+/// Maximum number of entries in a list of swaps, plugins or checkpoints.
 const MOST_ENTRIES: usize = 100_000;
 
-/// Longest name of a plugin in an error, in bytes.
+/// Maximum length of a plugin's name in an error, in bytes.
 const LONGEST_NAME: usize = 128;
 
 impl SnapshotState {
-    /// Returns what is wrong with its counters, if anything, in the checkpoint of this step.
+    /// Returns the fault of the state's counters in the checkpoint of this step, if any.
     pub(super) fn fault(&self, step: u64) -> Option<String> {
         let RunCounts { global_step, generation, num_tokens, unscored, passes_left, plateau, .. } = self.state;
         if global_step != step {
@@ -51,7 +51,7 @@ impl SnapshotState {
 }
 
 impl SnapshotState {
-    /// Returns what is wrong with what it says of swaps, if anything.
+    /// Returns the fault of the entries about swaps, if any.
     fn fault_of_swaps(&self, step: u64) -> Option<String> {
         let lists = [
             ("swaps", self.swaps.len()),
@@ -76,7 +76,7 @@ impl SnapshotState {
 }
 
 impl WaitingRollouts {
-    /// Returns what is wrong with it, if anything.
+    /// Returns the fault of the rollouts, if any.
     pub(super) fn fault(&self, run: &ExperienceConstraints<'_>) -> Option<SnapshotFault> {
         let rows = self.rollouts.len();
         if let Some(row) = self.prompts.iter().find(|row| **row >= run.prompts.0) {
@@ -140,7 +140,7 @@ impl WaitingRollouts {
         None
     }
 
-    /// Creates a fault of its numbers, which older checkpoints have beside everything else.
+    /// Creates a fault of the rollouts' numbers, which older checkpoints store with everything else.
     fn in_numbers(&self, detail: String) -> SnapshotFault {
         if self.has_tensors { SnapshotFault::in_rollouts(detail) } else { SnapshotFault::in_rest(detail) }
     }

@@ -1,9 +1,9 @@
-//! What is wrong with the state in a checkpoint.
+//! Faults of the state in a checkpoint.
 
 use crate::run::CheckpointFiles;
 use std::fmt;
 
-/// A fault, and the file that has it.
+/// A fault, with the file that has it.
 #[derive(Debug)]
 pub(super) struct SnapshotFault {
     file: &'static str,

@@ -1,4 +1,4 @@
-//! What a run reads again when it goes on, besides its dataset: it must be what it was.
+//! Hashes of what a resumed run reads again besides its dataset: it must be unchanged.
 
 use crate::dataset::PromptSet;
 use crate::dist::World;
@@ -8,25 +8,25 @@ use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Hashes of what a run reads again. None where there is nothing, or a device has it: its checksums differ from the CPU's.
+/// Hashes of what a resumed run reads again. None if there is nothing, or if it is on a device, whose checksums differ from the CPU's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct InputHashes {
-    /// Parameters that are not trained, such as those under an adapter.
+    /// Hash of frozen parameters, such as those under an adapter.
     base: Option<u64>,
-    /// A reference model that is not in checkpoints, nor the model under an adapter.
+    /// Hash of a reference model, unless it is in checkpoints or is the model under an adapter.
     reference: Option<u64>,
-    /// The teacher.
+    /// Hash of the teacher.
     teacher: Option<u64>,
-    /// The evaluation dataset.
+    /// Hash of the evaluation dataset.
     evaluated: Option<u64>,
-    /// Whether the reference model is in checkpoints, as it is or was following the policy.
+    /// Whether checkpoints store the reference model, because it follows the policy or has followed it.
     pub(crate) keeps_reference: bool,
 }
 
 impl InputHashes {
-    /// Hashes `weights` - the parameters that are not trained, the reference model unless checkpoints keep it, and the teacher - and the
-    /// evaluation dataset.
+    /// Hashes `weights` (the frozen parameters, the reference model unless checkpoints store it, and the teacher) and the evaluation
+    /// dataset.
     ///
     /// # Errors
     /// If a tensor can't be read, or a rank has failed.
@@ -37,7 +37,7 @@ impl InputHashes {
         Ok(Self { base: base?, reference: reference?, teacher: teacher?, evaluated, keeps_reference: false })
     }
 
-    /// Returns the hashes without that of the evaluation dataset, for a run that has another one now.
+    /// Returns the hashes without that of the evaluation dataset, for a run that now has another one.
     pub(crate) fn with_other_rows(self) -> Self {
         Self { evaluated: None, ..self }
     }
@@ -45,7 +45,7 @@ impl InputHashes {
     /// Checks that everything that a checkpoint had is as it `was`.
     ///
     /// # Errors
-    /// Says what is not.
+    /// Names what has changed.
     pub(crate) fn check(self, was: Self) -> Result<()> {
         let differs = |now: Option<u64>, was: Option<u64>| now.zip(was).is_some_and(|(now, was)| now != was);
         let what = if differs(self.base, was.base) {
@@ -63,7 +63,7 @@ impl InputHashes {
     }
 }
 
-/// Returns the hash of weights on the CPU, each of which a rank has.
+/// Returns the hash of weights on the CPU, each of which some rank has.
 fn sum_of(weights: Vec<LocalParameter<'_>>, world: &World) -> Result<Option<u64>> {
     if weights.is_empty() || weights.iter().any(|(_, weight)| weight.is_some_and(|weight| !weight.device().is_cpu())) {
         return Ok(None);
@@ -79,7 +79,7 @@ fn sum_of(weights: Vec<LocalParameter<'_>>, world: &World) -> Result<Option<u64>
     Ok(Some(short(&hash.finalize())))
 }
 
-/// Returns the beginning of a hash.
+/// Returns the first 64 bits of a hash.
 fn short(text: &[u8]) -> u64 {
     let hash: [u8; 32] = Sha256::digest(text).into();
     u64::from_le_bytes(std::array::from_fn(|i| hash[i]))

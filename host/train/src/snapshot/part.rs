@@ -1,4 +1,4 @@
-//! What one rank writes of a checkpoint that all ranks write.
+//! The part of a joint checkpoint that one rank writes.
 
 use crate::checkpoint::{JointSave, PartsTimeout, collect_parts};
 use crate::learner::RankShard;
@@ -8,26 +8,26 @@ use candle_core::Tensor;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A rank's part.
+/// Part of a rank in a joint checkpoint.
 pub(crate) struct CheckpointPart {
     pub rank: usize,
-    /// The number of ranks.
+    /// Number of ranks.
     pub ranks: usize,
     pub shard: RankShard,
 }
 
-/// What the first rank does for a checkpoint that all ranks write.
+/// The first rank's role in a joint checkpoint.
 pub(super) struct JointCheckpoint {
     pub save: JointSave,
     pub own: CheckpointPart,
-    /// The run's folder, where the other ranks leave their parts.
+    /// Folder of the run, into which the other ranks write their parts.
     pub run: PathBuf,
-    /// How long to wait for them.
+    /// Timeout for the other parts.
     pub timeout: PartsTimeout,
 }
 
 impl CheckpointPart {
-    /// Writes the files into the folder of a checkpoint, or of a part of one.
+    /// Writes the files to the folder of a checkpoint, or of a part of one.
     pub(crate) fn write(self, to: &Path) -> Result<(), String> {
         let Self { rank, ranks, shard: RankShard { model, value_model, moments } } = self;
         let files = CheckpointFiles::new(to);
@@ -41,7 +41,7 @@ impl CheckpointPart {
         if !value_model.is_empty() {
             shard(value_model, &files.value_model())?;
         }
-        // One file at least, by which a checkpoint is known to have them: some optimizers have none.
+        // At least one file shows that a checkpoint has moments: some optimizers have none.
         if let Some(moments) = moments.filter(|moments| rank == 0 || !moments.is_empty()) {
             fs::create_dir_all(files.folder()).map_err(text)?;
             let file = files.folder().join(name("optimizer.safetensors"));
@@ -52,7 +52,7 @@ impl CheckpointPart {
 }
 
 impl JointCheckpoint {
-    /// Writes the first rank's own part, and joins it with the others' as soon as they are there.
+    /// Writes the first rank's own part, and joins it with the others' once they are complete.
     pub(super) fn write(self, to: &Path) -> Result<(), String> {
         let Self { save, own, run, timeout } = self;
         let ranks = own.ranks;
@@ -60,7 +60,7 @@ impl JointCheckpoint {
         collect_parts(&run, save, 1..ranks, to, &timeout)?;
         let folders = [to.to_owned(), CheckpointFiles::new(to).value_model()];
         for folder in folders.iter().filter(|folder| folder.is_dir()) {
-            // An adapter is in a file of another name.
+            // An adapter's file has another name.
             let has_shards = !model::shards_in(folder, "model").map_err(|e| e.to_string())?.is_empty();
             if has_shards && !folder.join("model.safetensors").exists() {
                 model::write_index(folder).map_err(|e| e.to_string())?;
@@ -70,7 +70,7 @@ impl JointCheckpoint {
     }
 }
 
-/// Writes a model into a folder: without its weights, if ranks write these as parts of theirs.
+/// Writes a model to a folder; in a joint checkpoint without its weights, which are in the ranks' parts.
 pub(super) fn write_model(weights: &Weights, source: &ModelFolder, to: &Path, is_joint: bool) -> Result<(), String> {
     let written = match is_joint && weights.lora.is_none() {
         true => model::describe(weights, source, to),

@@ -1,5 +1,5 @@
-//! Rollouts that wait to be trained on, in a checkpoint: their numbers are tensors of one file, everything else is a manifest in
-//! `snapshot.json`. Older checkpoints have all of it there.
+//! Waiting rollouts in a checkpoint: their numbers are tensors in one file; everything else is a manifest in `snapshot.json`. Older
+//! checkpoints store all of it there.
 
 use super::fault::SnapshotFault;
 use crate::columns::NamedColumns;
@@ -11,24 +11,24 @@ use crate::stored_rollouts::{self, RolloutTensors, of_u8, of_u32, take};
 use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// The manifest of an [`Experience`], without what can be recomputed from the dataset or its own columns.
+/// Manifest of an [`Experience`], without what can be recomputed from the dataset or from its columns.
 #[derive(Default, Deserialize, Serialize)]
 pub(super) struct ExperienceManifest {
-    /// Positions of the prompts among those that are used.
+    /// Positions of the prompts among those in use.
     pub prompts: Vec<usize>,
-    /// In checkpoints of this version without their tokens and log-probabilities.
+    /// Rollouts; in checkpoints of this version, without their tokens and log-probabilities.
     pub rollouts: Vec<Rollout>,
     texts: Vec<String>,
-    /// Name, weight and scores.
+    /// Name, weight and scores of each reward.
     rewards: Vec<(String, f32, Vec<Option<f32>>)>,
     pairs: Vec<Pair>,
-    /// The columns among the tensors; none in older checkpoints.
+    /// Entries of the columns that are stored as tensors; none in older checkpoints.
     #[serde(default)]
     columns: Option<Vec<ColumnEntry>>,
-    /// The version of the policy that wrote all of them, in checkpoints whose rollouts do not state it themselves.
+    /// Policy version of all rollouts, in checkpoints whose rollouts lack their own.
     #[serde(default, skip_serializing)]
     generated_at: Option<u64>,
-    /// The columns of older checkpoints.
+    /// Columns in older checkpoints.
     #[serde(default, skip_serializing)]
     old_logp: Option<Vec<f32>>,
     #[serde(default, skip_serializing)]
@@ -43,14 +43,14 @@ pub(super) struct ExperienceManifest {
     mask: Vec<u8>,
 }
 
-/// A column among the tensors.
+/// Entry of a column that is stored as a tensor.
 #[derive(Deserialize, Serialize)]
 struct ColumnEntry {
     name: String,
     per: ColumnUnit,
 }
 
-/// What an entry of a column belongs to.
+/// Unit of a column.
 #[derive(Clone, Copy, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum ColumnUnit {
@@ -58,7 +58,7 @@ enum ColumnUnit {
     Sequence,
 }
 
-/// Waiting rollouts as they were read, to be checked.
+/// Waiting rollouts that have been read but not checked.
 pub(super) struct WaitingRollouts {
     pub prompts: Vec<usize>,
     pub rollouts: Vec<Rollout>,
@@ -67,16 +67,16 @@ pub(super) struct WaitingRollouts {
     pub mask: Vec<u8>,
     pub columns: NamedColumns,
     pub pairs: Vec<Pair>,
-    /// Whether its numbers were tensors.
+    /// Whether the numbers were stored as tensors.
     pub has_tensors: bool,
 }
 
-/// Returns what the names of the tensors of the experience at this place begin with.
+/// Returns the prefix of the names of an experience's tensors; `place` is its index.
 fn prefix(place: usize) -> String {
     format!("{place}/")
 }
 
-/// Returns the name of a tensor of the experience at this place.
+/// Returns the name of a tensor of an experience; `place` is its index.
 fn tensor_name(place: usize, what: &str) -> String {
     prefix(place) + what
 }
@@ -90,7 +90,7 @@ fn missing_name(place: usize, column: &str) -> String {
 }
 
 impl ExperienceManifest {
-    /// Returns the manifest of an experience, and adds its tensors to those of others; `place` is its place among them.
+    /// Returns the manifest of an experience, and adds its tensors to `tensors`; `place` is its index.
     pub(super) fn from_experience(e: &Experience, place: usize, tensors: &mut RolloutTensors) -> candle_core::Result<Self> {
         stored_rollouts::add(&e.rollouts, &prefix(place), tensors)?;
         let mut add = |what: String, tensor: Tensor| tensors.insert(what, tensor);
@@ -99,7 +99,7 @@ impl ExperienceManifest {
         }
         let mut columns = Vec::new();
         for column in e.columns.iter() {
-            // A checkpoint that nobody can resume must not take the place of an older one.
+            // A checkpoint that can't be resumed must not replace an older one.
             check_finite(column).map_err(candle_core::Error::Msg)?;
             let per = if column.unit == Unit::Token { ColumnUnit::Token } else { ColumnUnit::Sequence };
             columns.push(ColumnEntry { name: column.name.clone(), per });
@@ -119,17 +119,17 @@ impl ExperienceManifest {
         })
     }
 
-    /// Returns the greatest version of the policy that wrote one of its completions.
+    /// Returns the newest policy version among the completions.
     pub(super) fn newest_version(&self) -> Option<u64> {
         self.rollouts.iter().map(|rollout| rollout.policy_version).chain(self.generated_at).max()
     }
 
-    /// Returns whether its numbers are tensors.
+    /// Returns whether the numbers are stored as tensors.
     pub(super) fn has_tensors(&self) -> bool {
         self.columns.is_some()
     }
 
-    /// Reads its numbers: those of the experience at this place.
+    /// Reads the numbers of the experience; `place` is its index.
     pub(super) fn read(self, place: usize, tensors: &mut RolloutTensors) -> Result<WaitingRollouts, SnapshotFault> {
         let has_tensors = self.has_tensors();
         let Self { prompts, mut rollouts, texts, rewards, pairs, columns, mut mask, .. } = self;
@@ -173,7 +173,7 @@ impl ColumnEntry {
         self.numbers(unit, place, tensors).map_err(SnapshotFault::in_rollouts)
     }
 
-    /// Returns its values among the tensors.
+    /// Returns the column's values from the tensors.
     fn numbers(self, unit: Unit, place: usize, tensors: &mut RolloutTensors) -> Result<Column, String> {
         let values = take(tensors, &column_name(place, &self.name))?;
         let values = values.to_vec1::<f32>().map_err(|e| format!("column {}: {e}", self.name))?;
@@ -188,7 +188,10 @@ impl ColumnEntry {
     }
 }
 
-/// Checks that all values are finite; the error says which column has others.
+/// Checks that all values are finite.
+///
+/// # Errors
+/// Names the column, if they are not.
 fn check_finite(column: &Column) -> Result<(), String> {
     match column.values.iter().find(|value| !value.is_finite()) {
         Some(value) => Err(format!("column {} has the value {value}, which is not finite", column.name)),
@@ -201,7 +204,7 @@ mod tests {
     use super::*;
     use crate::ops::support::Support;
 
-    /// An experience of two completions of one prompt, one of them scored among the tokens that could be sampled.
+    /// Returns an experience with two completions of one prompt, one of them scored among the tokens that could be sampled.
     fn experience() -> Experience {
         let mut support = Support::new(1.5);
         (support.ends, support.words) = (vec![2, 3], vec![7, 9, 8]);
@@ -223,7 +226,7 @@ mod tests {
         e
     }
 
-    /// Writes an experience as a checkpoint has it, and reads it.
+    /// Writes an experience as in a checkpoint, and reads it back.
     fn read_again(change: impl FnOnce(&mut ExperienceManifest, &mut RolloutTensors)) -> Result<WaitingRollouts, SnapshotFault> {
         let mut tensors = RolloutTensors::new();
         let manifest = ExperienceManifest::from_experience(&experience(), 3, &mut tensors).unwrap();

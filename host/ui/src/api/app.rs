@@ -1,4 +1,4 @@
-//! What all routes share.
+//! State shared by all routes.
 
 use super::query::Query;
 use super::refusal::{ApiRefusal, Result};
@@ -11,17 +11,17 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// What all routes share.
+/// State shared by all routes.
 pub(crate) struct PageApi {
-    /// The runs that are shown.
+    /// Runs that are shown.
     pub listing: RunListing,
     pub backend: Box<dyn PageBackend>,
-    /// Whether runs may be acted on.
+    /// Whether the page may control runs.
     pub control: bool,
     pub store: RunStore,
-    /// Held while a plugin scores completions: one at a time.
+    /// Locked while a plugin scores completions, one request at a time.
     pub(super) scoring: Mutex<()>,
-    /// The forms of plugins that were loaded for it, by their files. Locked while one is loaded: one at a time.
+    /// Settings forms by plugin file. Locked while a plugin is loaded for its form, one at a time.
     pub(super) forms: Mutex<HashMap<PathBuf, Value>>,
 }
 
@@ -30,7 +30,7 @@ impl PageApi {
         Self::with_listing(RunListing::new(root), backend, control)
     }
 
-    /// Creates what answers about the runs of a list.
+    /// Creates the API for the runs of a list.
     pub fn with_listing(listing: RunListing, backend: Box<dyn PageBackend>, control: bool) -> Self {
         Self { listing, backend, control, store: RunStore::default(), scoring: Mutex::new(()), forms: Mutex::default() }
     }

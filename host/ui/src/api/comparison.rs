@@ -1,4 +1,4 @@
-//! Runs side by side: groups of those that differ in their seed only, with the last and the best of each metric.
+//! Comparison of runs: groups of runs that differ only in their seeds, with the last and best value of each metric.
 
 use super::app::PageApi;
 use super::query::Query;
@@ -6,15 +6,15 @@ use super::refusal::{ApiRefusal, Result};
 use crate::report::{RunComparison, SeedGroup, SeedSpread, visible_json};
 use serde_json::{Map, Value, json};
 
-/// Most groups and metrics with curves.
+/// Maximum numbers of groups and of metrics with curves.
 const MOST_GROUPS: usize = 24;
 const MOST_METRICS: usize = 400;
 
-/// Most points of a curve, and of all curves together.
+/// Maximum number of points per curve, and in all curves together.
 const MOST_POINTS: usize = 1000;
 const MOST_IN_ALL: usize = 1_000_000;
 
-/// Most metrics with values: those that are worth a look first, and others.
+/// Maximum number of metrics with values; the most important come first.
 const MOST_VALUES: usize = 200;
 
 impl PageApi {
@@ -64,7 +64,7 @@ fn answer(comparison: &RunComparison, names: &[&str]) -> Value {
         "has_seeds": has_seeds,
         "differences": differences.collect::<Vec<_>>(),
         "key_metrics": metrics[..*key_metrics],
-        // What has no curve.
+        // Groups without curves.
         "omitted_groups": if has_seeds { groups.len() - drawn } else { 0 },
         "omitted_metrics": metrics.len() - shown.len(),
         "notes": notes,

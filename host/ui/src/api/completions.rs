@@ -1,4 +1,4 @@
-//! Completions: in pages, sorted and selected; one with all that is known of it; a group side by side.
+//! Completions: pages of a sorted and filtered list, one completion in full, and the completions of a group.
 
 use super::app::PageApi;
 use super::query::Query;
@@ -14,28 +14,28 @@ use std::io;
 use std::sync::MutexGuard;
 use std::time::Instant;
 
-/// Most completions of a page and of a group.
+/// Maximum number of completions in a page and in a group, and the default for a page.
 const MOST_ON_PAGE: usize = 200;
 const USUAL_ON_PAGE: usize = 40;
 const MOST_OF_GROUP: usize = 64;
 
-/// Longest texts, in bytes: in a list, and of one completion.
+/// Maximum lengths in bytes: of an excerpt in a list, of a full text, and of a name.
 const LONGEST_EXCERPT: usize = 600;
 const LONGEST_TEXT: usize = 200_000;
 const LONGEST_NAME: usize = 200;
 
-/// Most messages of an episode, and most names of rewards, that are sent.
+/// Maximum number of messages of an episode, and of names of rewards.
 const MOST_MESSAGES: usize = 400;
 const MOST_NAMES: usize = 200;
 
-/// What is shown, and in which order.
+/// Filter and sort order of a page.
 struct PageSelection<'a> {
     steps: (f64, f64),
     row: Option<f64>,
     reward: (f64, f64),
     tokens: (f64, f64),
     cut_off: bool,
-    /// A text in the prompt or the completion, in lower case.
+    /// Text that the prompt or the completion must contain, in lower case.
     text: Option<String>,
     sort: &'a str,
 }
@@ -70,11 +70,11 @@ impl<'a> PageSelection<'a> {
             && (!self.cut_off || entry.cut_off)
     }
 
-    /// Returns the numbers of the completions that it takes, apart from its text, in its order.
+    /// Returns the numbers of the completions that pass the filter, except for its text, in sort order.
     fn order(&self, entries: &[CompletionEntry]) -> Vec<u32> {
         let mut chosen: Vec<u32> = (0..entries.len() as u32).filter(|i| self.takes(&entries[*i as usize])).collect();
         let entry = |i: u32| &entries[i as usize];
-        // What has no number comes last.
+        // Missing values come last.
         let key = |value: f32, sign: f32| if value.is_nan() { f32::INFINITY } else { sign * value };
         match self.sort {
             "newest" => chosen.reverse(),
@@ -92,7 +92,7 @@ impl<'a> PageSelection<'a> {
 }
 
 impl PageApi {
-    /// Answers a page: `offset` and `limit` count among what is selected, in its order.
+    /// Answers with a page: `offset` and `limit` count the selected completions in sort order.
     pub(super) fn completions(&self, query: &Query) -> Result<Value> {
         let selection = PageSelection::new(query)?;
         let (offset, limit) = (query.count("offset", 0, usize::MAX)?, query.count("limit", USUAL_ON_PAGE, MOST_ON_PAGE)?);
@@ -102,7 +102,7 @@ impl PageApi {
         let complete = run.advance_completions(until)?;
         let order = selection.order(&run.completions.entries);
         let (mut items, mut next) = (Vec::new(), offset);
-        // A run that just began has no file.
+        // A run that has just begun has no file yet.
         let mut reader = if order.is_empty() { None } else { Some(run.completions.open()?) };
         while let (Some(reader), true, Some(&number)) = (&mut reader, items.len() < limit, order.get(next)) {
             next += 1;
@@ -121,7 +121,7 @@ impl PageApi {
             "selected": order.len(),
             "all": run.completions.entries.len(),
             "newest": run.completions.entries.last().map(|entry| entry.step),
-            // Where the next page begins; none at the end.
+            // The offset of the next page; null at the end.
             "next": (next < order.len()).then_some(next),
             "complete": complete,
             "share": run.completions.share(),
@@ -129,7 +129,7 @@ impl PageApi {
         }))
     }
 
-    /// Answers with all that is known of a completion, `id`.
+    /// Answers with everything recorded about the completion `id`.
     pub(super) fn completion(&self, query: &Query) -> Result<Value> {
         let run = self.followed(query)?;
         let mut run = locked(&run);
@@ -137,7 +137,7 @@ impl PageApi {
         Ok(full_completion(&run, number)?.unwrap_or_default())
     }
 
-    /// Answers with the completions of the same prompt and step as `id`.
+    /// Answers with the completions of the same prompt and step as those of `id`.
     pub(super) fn group(&self, query: &Query) -> Result<Value> {
         let run = self.followed(query)?;
         let mut run = locked(&run);
@@ -150,7 +150,7 @@ impl PageApi {
         let size = group.len();
         let items = group.into_iter().take(MOST_OF_GROUP).filter_map(|i| full_completion(&run, i).transpose());
         let items = items.collect::<Result<Vec<Value>>>()?;
-        // How this prompt went in other steps.
+        // Results for this prompt in other steps.
         let others = run.completions.entries.iter().filter(|entry| entry.row == of.row);
         let mut steps: Vec<(u64, f64, u32)> = Vec::new();
         for entry in others.filter(|entry| entry.reward.is_finite()) {
@@ -175,19 +175,19 @@ impl PageApi {
     }
 }
 
-/// Returns whether a completion has a text, which is in lower case, in its prompt, its text or its messages.
+/// Returns whether the prompt, text or messages of a completion contain a text, which is in lower case.
 fn has_text(line: &Map<String, Value>, wanted: &str) -> bool {
     let has = |value: Option<&Value>| value.and_then(Value::as_str).is_some_and(|text| text.to_lowercase().contains(wanted));
     let messages = line.get("messages").and_then(Value::as_array).into_iter().flatten();
     has(line.get("completion")) || has(line.get("prompt")) || messages.into_iter().any(|message| has(message.get("content")))
 }
 
-/// Returns a number that may be none.
+/// Returns a number, or `None` if it is missing (NaN).
 fn number(value: f32) -> Option<f64> {
     value.is_finite().then(|| rounded(value))
 }
 
-/// Returns a completion in a list.
+/// Returns a completion as an item of a list.
 fn excerpt(id: u32, entry: &CompletionEntry, line: &Map<String, Value>, wanted: Option<&str>) -> Value {
     json!({
         "id": id,
@@ -205,7 +205,7 @@ fn excerpt(id: u32, entry: &CompletionEntry, line: &Map<String, Value>, wanted: 
     })
 }
 
-/// Returns an excerpt of a text: its beginning, or what is around a text that was searched for.
+/// Returns an excerpt of a text: its beginning, or the surroundings of the search text.
 fn around(line: &Map<String, Value>, key: &str, wanted: Option<&str>) -> String {
     let text = line.get(key).and_then(Value::as_str).unwrap_or_default();
     let at = wanted.and_then(|wanted| text.to_lowercase().find(wanted)).filter(|at| *at > LONGEST_EXCERPT / 2);
@@ -217,14 +217,14 @@ fn around(line: &Map<String, Value>, key: &str, wanted: Option<&str>) -> String 
     format!("{start}{}", shown(&text[from..], LONGEST_EXCERPT))
 }
 
-/// Returns what each reward said.
+/// Returns the score of each reward.
 fn scores(line: &Map<String, Value>) -> Map<String, Value> {
     let scores = line.get("rewards").and_then(Value::as_object).into_iter().flatten().take(MOST_NAMES);
     let short = |score: &Value| score.as_f64().map_or(Value::Null, |score| rounded(score as f32).into());
     scores.map(|(name, score)| (printable(name, LONGEST_NAME), short(score))).collect()
 }
 
-/// Returns a completion with all that is known of it; none if its line is no longer there.
+/// Returns a completion with everything recorded about it; `None` if its line no longer exists.
 fn full_completion(run: &LiveRun, id: usize) -> Result<Option<Value>> {
     let entry = run.completions.entries[id];
     let mut reader = run.completions.open()?;
@@ -266,12 +266,12 @@ fn numbers(line: &Map<String, Value>, key: &str) -> Vec<Option<f64>> {
     all.map(|value| value.as_f64().map(|value| rounded(value as f32))).collect()
 }
 
-/// Returns the messages of an episode, with the number of the turn that an answer of the model is.
+/// Returns the messages of an episode; those of the model carry the number of their turn.
 fn messages(line: &Map<String, Value>) -> Vec<Value> {
     let all = line.get("messages").and_then(Value::as_array).into_iter().flatten().take(MOST_MESSAGES);
     let is_answer = |message: &&Value| message["role"] == "assistant";
     let answers = line.get("messages").and_then(Value::as_array).map_or(0, |all| all.iter().filter(is_answer).count());
-    // The prompt may have answers of the model too.
+    // The prompt may contain answers of the model, too.
     let turns = line.get("turns").and_then(Value::as_array).map_or(answers, Vec::len);
     let mut next = 0;
     let message = |message: &Value| {
@@ -284,7 +284,7 @@ fn messages(line: &Map<String, Value>) -> Vec<Value> {
     all.map(message).collect()
 }
 
-/// Returns a value as text: one that is a text without quotes.
+/// Returns a value as text; a string is returned without quotes.
 fn plain(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

@@ -1,5 +1,5 @@
-//! Acts on a run: what another reward would have said, a swap, a roll-back, other settings. The page can do nothing that `rlhost swap`
-//! and an editor of config.toml can't.
+//! Actions on a run: scoring its completions with another reward, swapping and rolling back plugins, and changing settings. The page can do
+//! nothing that `rlhost swap` and an editor of config.toml can't.
 
 use super::app::PageApi;
 use super::plugins::{current, shown_settings, version_file};
@@ -17,29 +17,29 @@ use std::path::{Path, PathBuf};
 use std::sync::TryLockError;
 use std::time::{Duration, Instant};
 
-/// Completions that a question is about: the newest, in whole steps.
+/// Default number of completions to score: the newest, in complete steps.
 const USUAL_COMPLETIONS: usize = 512;
 const MOST_COMPLETIONS: usize = 20_000;
 
-/// Columns of a histogram, and rows that are shown.
+/// Number of columns in a histogram, and of rows that are shown.
 const COLUMNS: usize = 24;
 const MOST_CHANGED: usize = 12;
 
-/// Longest excerpt of a completion, in bytes.
+/// Maximum length of a completion's excerpt, in bytes.
 const LONGEST_EXCERPT: usize = 500;
 
-/// How long the list of completions may take to be read before a question.
+/// Maximum time to read the list of completions before scoring.
 const PATIENT: Duration = Duration::from_secs(60);
 
-/// A plugin that was dropped onto the page, in a file for as long as this exists.
+/// Plugin dropped onto the page, in a temporary file that lives as long as this value.
 struct DroppedPlugin {
     folder: Option<tempfile::TempDir>,
     path: PathBuf,
 }
 
 impl PageApi {
-    /// Scores the newest completions with a dropped plugin (the body, `file` its name), or with a version that the run keeps (`hash`,
-    /// `version`) and its settings. Both may have other `settings`.
+    /// Scores the newest completions with a dropped plugin (the body; `file` is its name), or with a version that the run has stored
+    /// (`hash`, `version`) and its settings. Either may be given other `settings`.
     pub(super) fn what_if(&self, query: &Query, body: &[u8]) -> Result<Value> {
         let _one = match self.scoring.try_lock() {
             Ok(guard) => guard,
@@ -73,7 +73,7 @@ impl PageApi {
             let entries = &run.completions.entries;
             let first = entries.len().saturating_sub(count);
             let step = entries.get(first).ok_or_else(|| ApiRefusal::new(404, "the run has no completions yet"))?.step;
-            // Rewards see whole generations.
+            // Rewards score complete generations.
             let first = entries.partition_point(|entry| entry.step < step);
             (run.path.clone(), dropped, current(&run, reward), entries[first].place)
         };
@@ -93,7 +93,7 @@ impl PageApi {
         self.send(&run, name, &bytes, None)
     }
 
-    /// Sends a version that the run has had, with the settings that it had.
+    /// Sends a version that the run used before, with its settings at that time.
     pub(super) fn roll_back(&self, query: &Query) -> Result<Value> {
         let followed = self.followed(query)?;
         let (run, kept) = {
@@ -109,7 +109,7 @@ impl PageApi {
         Ok(json!({ "request": printable(&request, 300) }))
     }
 
-    /// Requests something of the run, as `rlhost control` does.
+    /// Sends a control request to the run, as `rlhost control` does.
     pub(super) fn steer(&self, query: &Query) -> Result<Value> {
         let (name, run) = (query.required("action")?, self.path_of(query)?);
         let Some(action) = RunAction::parse(name) else {
@@ -120,8 +120,8 @@ impl PageApi {
         Ok(json!({ "request": printable(&request, 300) }))
     }
 
-    /// Sends other settings of a plugin to the run: the body has those that change (`settings`), of which one that is null gets its
-    /// default, and perhaps its `weight`. The run tries them, writes them to config.toml if they pass, and reports in an event.
+    /// Sends changed settings of a plugin to the run. The body holds the `settings` that change (null restores a default) and optionally
+    /// the `weight`. The run tries them, writes them to config.toml if they pass, and reports the result in an event.
     pub(super) fn configure(&self, query: &Query, body: &[u8]) -> Result<Value> {
         let name = query.required("plugin")?;
         let invalid = |e: serde_json::Error| ApiRefusal::invalid(format!("the settings are not a JSON object: {e}"));
@@ -145,7 +145,7 @@ impl PageApi {
 }
 
 impl DroppedPlugin {
-    /// Writes a request's body to a file of the name that it had, in a folder of its own.
+    /// Writes a request's body to a file with its original name, in a new folder.
     fn new(query: &Query, body: &[u8]) -> Result<Self> {
         let given = query.required("file")?;
         let name = &without_number(given);
@@ -168,14 +168,14 @@ impl DroppedPlugin {
         Ok(Self { folder: Some(folder), path })
     }
 
-    /// Returns a message about it in which it has its name: nobody knows its path.
+    /// Returns a message with the plugin's name in place of its temporary path, which means nothing to the user.
     fn named_in(&self, message: &str) -> String {
         let folder = self.folder.as_ref().map(|folder| format!("{}/", folder.path().display()));
         folder.map_or_else(|| message.to_owned(), |folder| message.replace(&folder, ""))
     }
 }
 
-/// Returns the name that a file had before a browser added a number to tell it from another, as in `my_reward (1).py`.
+/// Returns a file's name without the number that a browser added to make it unique, as in `my_reward (1).py`.
 fn without_number(name: &str) -> String {
     let parts = || {
         let (stem, ending) = name.rsplit_once('.')?;
@@ -186,14 +186,14 @@ fn without_number(name: &str) -> String {
     parts().unwrap_or_else(|| name.to_owned())
 }
 
-/// Returns the settings that a plugin has with these in their place.
+/// Returns a plugin's settings with these changes applied.
 fn changed(mut now: Map<String, Value>, changes: &Map<String, Value>) -> Map<String, Value> {
     now.extend(changes.clone());
     now.retain(|_, value| !value.is_null());
     now
 }
 
-/// Compares both scores: those of the version that scored last, since other versions had other scales.
+/// Compares both scores. Only completions scored by the latest version count, since other versions had other scales.
 fn answer(mut rescored: Vec<RescoredCompletion>, reward: &str) -> Value {
     let version = rescored.last().map(|last| last.version.clone()).unwrap_or_default();
     let all = rescored.len();
@@ -236,7 +236,7 @@ fn distance(row: &RescoredCompletion) -> f32 {
     }
 }
 
-/// Counts both scores in the same columns.
+/// Counts both scores in the same histogram columns.
 fn histogram(old: &[Option<f32>], new: &[Option<f32>]) -> Value {
     let finite = |all: &[Option<f32>]| all.iter().flatten().copied().filter(|v| v.is_finite()).collect::<Vec<f32>>();
     let (old, new) = (finite(old), finite(new));

@@ -1,4 +1,4 @@
-//! The command that begins a new run from a checkpoint of another.
+//! Command that forks a run: it starts a new one from a checkpoint.
 
 use super::app::PageApi;
 use super::query::Query;
@@ -8,13 +8,13 @@ use crate::run::{EffectiveConfig, RunFiles};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Most settings of a fork, and the longest text of one and of a folder, in bytes.
+/// Maximum number of settings of a fork, and maximum length of a setting and of a folder, in bytes.
 const MOST_SETTINGS: usize = 100;
 const LONGEST: usize = 2000;
 
 impl PageApi {
-    /// Answers with the run's checkpoints, and the command that forks it from checkpoint `step` (or the newest) into `folder`, with the
-    /// settings `set`, as in `set=loss.beta=0.1`. Says what is wrong with the settings, if something is.
+    /// Answers with the run's checkpoints, and the command that forks it from checkpoint `step` (default: the newest) into `folder` with
+    /// the settings `set`, as in `set=loss.beta=0.1`. Reports errors in the settings.
     pub(super) fn fork(&self, query: &Query) -> Result<Value> {
         let run = self.path_of(query)?;
         let steps = RunFiles(&run).steps()?;
@@ -27,7 +27,7 @@ impl PageApi {
         if sets.len() > MOST_SETTINGS || sets.iter().map(String::len).chain([folder.as_os_str().len()]).any(|n| n > LONGEST) {
             return Err(ApiRefusal::invalid(format!("a fork has at most {MOST_SETTINGS} settings, of {LONGEST} bytes each")));
         }
-        // No path of a request is looked at but a name beside the run.
+        // Of the paths in a request, only siblings of the run's folder are checked for existence.
         let is_taken = folder.parent() == run.parent() && folder.file_name().is_some() && folder.exists();
         let problem = if is_taken { Some(format!("{} exists", folder.display())) } else { problem(&run, &sets) };
         let command = step.map(|step| {
@@ -41,25 +41,25 @@ impl PageApi {
     }
 }
 
-/// Returns a folder beside the run's, which is not there yet.
+/// Returns a sibling of the run's folder that does not exist yet.
 fn fork_folder(run: &Path) -> PathBuf {
     let name = run.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let numbered = |i: u32| run.with_file_name(if i < 2 { format!("{name}-fork") } else { format!("{name}-fork-{i}") });
     (1..).map(numbered).find(|folder| !folder.exists()).unwrap_or_default()
 }
 
-/// Returns a path as a text field has it.
+/// Returns a path as the value of a text field.
 fn shown(path: &Path) -> String {
     printable(&path.to_string_lossy(), LONGEST)
 }
 
-/// Returns `KEY=VALUE` as one word of a shell.
+/// Returns `KEY=VALUE` as a word of shell input.
 fn word(set: &str) -> String {
     let is_plain = set.chars().all(|c| c.is_ascii_alphanumeric() || "_-./:,+@%=".contains(c));
     if is_plain { set.to_owned() } else { shell_word(Path::new(set)) }
 }
 
-/// Returns what is wrong with settings, judged by the run's own with these in their place.
+/// Returns what is wrong with settings when they are applied to the run's own.
 fn problem(run: &Path, sets: &[String]) -> Option<String> {
     let read = || -> std::result::Result<(), String> {
         let sets = KeyAssignment::parse_all(sets).map_err(|error| error.to_string())?;
@@ -100,7 +100,7 @@ mod tests {
         assert!(ask("set=nothing")["problem"].as_str().unwrap().contains("KEY=VALUE"));
         let exists = format!("folder={place}/a%20b");
         assert!(ask(&exists)["problem"].as_str().unwrap().ends_with("exists"));
-        // Nothing is told of folders elsewhere.
+        // The answer reveals nothing about other folders.
         for elsewhere in
             ["%2Fetc", "%2Fetc%2Fpasswd", &format!("{place}/a%20b/.."), &format!("{place}/a%20b/checkpoint-2"), "..", "."]
         {

@@ -1,4 +1,4 @@
-//! What is new of a run, as server-sent events.
+//! Updates of a run as server-sent events.
 
 use super::app::PageApi;
 use super::query::Query;
@@ -15,23 +15,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// How often the files are looked at.
+/// Polling interval of the files.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// Looks between two signs of life: a browser does not say when it leaves.
+/// Number of polls without news before a keep-alive comment, which detects that the browser has left.
 const QUIET: usize = 30;
 
-/// Most streams at once.
+/// Maximum number of open streams.
 const MOST_STREAMS: usize = 64;
 
-/// Most rows that are sent one by one; a page that lacks more asks for its curves again.
+/// Maximum number of rows sent individually; a page that lacks more requests its curves again.
 const MOST_ROWS: usize = 500;
 const MOST_EVENTS: usize = 500;
 
-/// Open streams.
+/// Number of open streams.
 static STREAMS: AtomicUsize = AtomicUsize::new(0);
 
-/// A stream of what is new.
+/// Stream of a run's updates.
 pub(crate) struct LiveUpdateStream(Receiver<String>);
 
 impl EventSource for LiveUpdateStream {
@@ -40,19 +40,19 @@ impl EventSource for LiveUpdateStream {
     }
 }
 
-/// How far a stream has told.
+/// Position up to which a stream has sent updates.
 #[derive(Default)]
 struct LiveCursor {
     rows: usize,
     metrics: u64,
     events: usize,
-    /// None before the first look.
+    /// Generation of the events; `None` before the first poll.
     changes: Option<u64>,
     completions: usize,
     status: Value,
 }
 
-/// A stream's place among the open ones.
+/// Permit of an open stream, which counts it while it exists.
 struct LiveStreamPermit;
 
 impl Drop for LiveStreamPermit {
@@ -62,7 +62,7 @@ impl Drop for LiveStreamPermit {
 }
 
 impl LiveUpdateStream {
-    /// Starts to follow the run of a query: `rows` and `events` are how many the page has, of `generation`.
+    /// Starts to follow the run named by a query: `rows` and `events` are the numbers that the page has, of `generation`.
     pub fn start(api: &PageApi, query: &str) -> Result<Self> {
         let query = Query::parse(query)?;
         let run = api.followed(&query)?;
@@ -87,7 +87,7 @@ impl LiveUpdateStream {
     }
 }
 
-/// Looks at a run until the page has left.
+/// Polls a run until the page disconnects.
 fn follow(run: &Mutex<LiveRun>, mut told: LiveCursor, sender: &Sender<String>) {
     let mut quiet = 0;
     while !sender.is_closed() {
@@ -105,10 +105,10 @@ fn follow(run: &Mutex<LiveRun>, mut told: LiveCursor, sender: &Sender<String>) {
     }
 }
 
-/// Returns what is new; none if nothing is.
+/// Returns what is new; `None` if nothing is.
 fn next_update(run: &mut LiveRun, told: &mut LiveCursor) -> Option<Value> {
     let until = Instant::now() + PATIENCE;
-    // What can't be read now may be readable later.
+    // Files that can't be read now may be readable later.
     let _ = run.advance(until);
     let _ = run.advance_completions(until);
     let mut message = serde_json::Map::new();

@@ -1,4 +1,4 @@
-//! What the page asks, answered in JSON.
+//! JSON API of the page.
 
 mod app;
 mod comparison;

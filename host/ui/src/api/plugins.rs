@@ -1,4 +1,4 @@
-//! The plugins of a run: their versions, settings and history, and the source of a version.
+//! Plugins of a run: their versions, settings and history, and the source of a version.
 
 use super::app::PageApi;
 use super::query::Query;
@@ -13,19 +13,19 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::time::Instant;
 
-/// Largest plugin that is read, in bytes.
+/// Maximum size of a plugin, in bytes.
 pub(super) const LARGEST_PLUGIN: u64 = 256 << 20;
 
-/// Most forms that are remembered.
+/// Maximum number of cached forms.
 const MOST_FORMS: usize = 200;
 
-/// Longest source that is shown, in bytes.
+/// Maximum length of a displayed source, in bytes.
 const LONGEST_SOURCE: usize = 400_000;
 
-/// Longest settings that are shown, in bytes.
+/// Maximum length of a displayed setting, in bytes.
 const LONGEST_SETTING: usize = 2000;
 
-/// Most versions of a plugin that are shown: the newest.
+/// Maximum number of versions shown per plugin; the newest are kept.
 const MOST_VERSIONS: usize = 200;
 
 impl PageApi {
@@ -58,7 +58,7 @@ impl PageApi {
         )
     }
 
-    /// Answers with the source of a version, if it is a script's.
+    /// Answers with the source of a version, if it is a script.
     pub(super) fn source(&self, query: &Query) -> Result<Value> {
         let run = self.followed(query)?;
         let mut run = locked(&run);
@@ -92,15 +92,15 @@ impl PageApi {
     }
 }
 
-/// A version of a plugin that the run keeps.
+/// Version of a plugin that the run has stored.
 pub(super) struct PluginVersionFile {
     pub path: PathBuf,
     pub bytes: Vec<u8>,
     pub settings: Map<String, Value>,
 }
 
-/// Returns the version that a query names by `plugin` and `hash`, and by `version` if it matters with which settings; it must be one of
-/// the run's events.
+/// Returns the version that a query names by `plugin` and `hash`, and also by `version` if the settings matter. It must occur in the run's
+/// events.
 pub(super) fn version_file(run: &LiveRun, query: &Query) -> Result<PluginVersionFile> {
     let (name, hash, version) = (query.required("plugin")?, query.required("hash")?, query.get("version"));
     let is_meant = |change: &&PluginChange| {
@@ -116,15 +116,15 @@ pub(super) fn version_file(run: &LiveRun, query: &Query) -> Result<PluginVersion
     Ok(PluginVersionFile { path, bytes, settings })
 }
 
-/// Returns where the run keeps the version of a plugin that it has now, if it does.
+/// Returns the path of a plugin's current version, if the run has stored it.
 pub(super) fn current(run: &LiveRun, name: &str) -> Option<PathBuf> {
     path_of(&run.path, run.events.current(name)?)
 }
 
-/// Returns where the run keeps a version's bytes, if it does.
+/// Returns the path of a version's bytes, if the run has stored them.
 fn path_of(run: &Path, change: &PluginChange) -> Option<PathBuf> {
     let hash = change.version.hash();
-    // Names and hashes come from the run's folder, which may be anybody's.
+    // Names and hashes come from the run's folder, which is untrusted.
     let is_file_name = !change.plugin.contains(['/', '\\', '\0']) && !change.plugin.starts_with('.');
     let path = (is_file_name && change.version.is_hexadecimal() && hash.len() >= 16)
         .then(|| RunFiles(run).plugin(&change.plugin, hash))?;
@@ -132,7 +132,7 @@ fn path_of(run: &Path, change: &PluginChange) -> Option<PathBuf> {
     is_file.then_some(path)
 }
 
-/// Returns a version as the page shows it.
+/// Returns a version for display.
 fn version(run: &Path, change: &PluginChange) -> Value {
     json!({
         "kind": change.kind,
@@ -150,12 +150,12 @@ fn version(run: &Path, change: &PluginChange) -> Value {
     })
 }
 
-/// Returns settings as the page shows them.
+/// Returns settings for display.
 pub(super) fn shown_settings(settings: &Map<String, Value>) -> Map<String, Value> {
     settings.iter().map(|(key, value)| (printable(key, LONGEST_SETTING), bounded(value))).collect()
 }
 
-/// Returns a setting's value, or its beginning as text if it is long.
+/// Returns a setting's value; a long one becomes text and is truncated.
 fn bounded(value: &Value) -> Value {
     let text = value.to_string();
     if text.len() <= LONGEST_SETTING { value.clone() } else { printable(&text, LONGEST_SETTING).into() }

@@ -1,16 +1,16 @@
-//! The query of a request: names and values, decoded.
+//! Query of a request: decoded names and values.
 
 use super::refusal::{ApiRefusal, Result};
 
-/// Most names and values.
+/// Maximum number of pairs.
 const MOST: usize = 600;
 
-/// What a query has.
+/// Decoded query.
 #[derive(Debug, Default)]
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Reads `name=value&...`, with percent signs.
+    /// Parses `name=value&...` with percent-encoding.
     pub fn parse(text: &str) -> Result<Self> {
         let mut pairs = Vec::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
@@ -23,7 +23,7 @@ impl Query {
         Ok(Self(pairs))
     }
 
-    /// Returns a value, if there is one that is not empty.
+    /// Returns the value of a name, unless it is missing or empty.
     pub fn get(&self, name: &str) -> Option<&str> {
         let (_, value) = self.0.iter().find(|(own, _)| own == name)?;
         Some(value.as_str()).filter(|value| !value.is_empty())
@@ -34,12 +34,12 @@ impl Query {
         self.0.iter().filter(move |(own, _)| own == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns a value that must be there.
+    /// Returns the value of a name, which is required.
     pub fn required(&self, name: &str) -> Result<&str> {
         self.get(name).ok_or_else(|| ApiRefusal::invalid(format!("the query lacks {name}")))
     }
 
-    /// Returns a number, if it is there.
+    /// Returns a number, if there is one.
     pub fn number(&self, name: &str) -> Result<Option<f64>> {
         let parsed = |text: &str| text.parse::<f64>().ok().filter(|number| !number.is_nan());
         let number =
@@ -47,7 +47,7 @@ impl Query {
         self.get(name).map(number).transpose()
     }
 
-    /// Returns a whole number, or the default, at most `most`.
+    /// Returns an integer, or the default; at most `most`.
     pub fn count(&self, name: &str, default: usize, most: usize) -> Result<usize> {
         let Some(text) = self.get(name) else { return Ok(default.min(most)) };
         let count: usize =

@@ -1,18 +1,18 @@
-//! Why a request is not answered.
+//! Errors of the API.
 
 use crate::config::printable_lines;
 use serde_json::{Value, json};
 use std::io;
 
-/// Longest message, in bytes.
+/// Maximum length of a message, in bytes.
 const LONGEST_MESSAGE: usize = 4000;
 
-/// Why a request is not answered.
+/// Error response to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ApiRefusal {
-    /// The HTTP status.
+    /// HTTP status.
     pub status: u16,
-    /// What is wrong; for 308, where to go.
+    /// Error message; for status 308, the target of the redirect.
     pub message: String,
 }
 

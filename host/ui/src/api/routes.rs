@@ -1,4 +1,4 @@
-//! Which path is answered by what.
+//! Dispatches requests by path.
 
 use super::app::PageApi;
 use super::query::Query;
@@ -7,42 +7,42 @@ use crate::run::RunFiles;
 use rlhost_live::folder_name;
 use serde_json::{Value, json};
 
-/// A route.
+/// Route of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageRoute {
-    /// What is shown, and whether it may be acted on.
+    /// Folder of the runs, and whether the page may control them.
     About,
     /// The table of runs.
     Runs,
-    /// Settings in which runs differ.
+    /// Settings that differ between runs.
     Settings,
-    /// Runs side by side.
+    /// Comparison of runs.
     Comparison,
-    /// Curves, and which share a chart.
+    /// Curves, and the grouping of metrics into charts.
     Series,
     Charts,
-    /// A run: its state and events, its settings, and the signs of why it does not learn.
+    /// State and events of a run, its settings, and signs of why it does not learn.
     Run,
     Config,
     Diagnosis,
-    /// What a report says of a run.
+    /// Contents of a run's report.
     Story,
     Metrics,
     Events,
-    /// Completions in pages, one, and those of its prompt and step.
+    /// Completions: a page, one, and those of the same prompt and step.
     Completions,
     Completion,
     Group,
-    /// Plugins with their versions, and the source of one.
+    /// Plugins with their versions, and the source of a version.
     Plugins,
     Source,
-    /// The settings of a plugin's version, as fields of a form.
+    /// Settings of a plugin's version, as fields of a form.
     Form,
-    /// The command that forks a run.
+    /// Command that forks a run.
     Fork,
-    /// What is new, as server-sent events.
+    /// Updates as server-sent events.
     Live,
-    /// Acts.
+    /// Actions.
     WhatIf,
     Swap,
     RollBack,
@@ -83,14 +83,14 @@ impl PageRoute {
         })
     }
 
-    /// Returns whether it has a body and needs `--control`.
+    /// Returns whether the route takes a body and needs `--control`.
     pub fn acts(self) -> bool {
         matches!(self, Self::WhatIf | Self::Swap | Self::RollBack | Self::Configure | Self::Steer)
     }
 }
 
 impl PageApi {
-    /// Answers a request with its query and body. [`PageRoute::Live`] is answered by [`LiveUpdateStream::start`](super::LiveUpdateStream::start).
+    /// Answers a request. [`PageRoute::Live`] is answered by [`LiveUpdateStream::start`](super::LiveUpdateStream::start) instead.
     pub fn answer(&self, route: PageRoute, query: &str, body: &[u8]) -> Result<Value> {
         let query = Query::parse(query)?;
         match route {

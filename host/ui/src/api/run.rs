@@ -1,4 +1,4 @@
-//! One run: its state, its events and its signs.
+//! One run: its state, settings and diagnosis.
 
 use super::app::PageApi;
 use super::query::Query;
@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-/// Most events that are sent at once: the newest.
+/// Maximum number of events sent at once; the newest are kept.
 const MOST_EVENTS: usize = 2000;
 
-/// How long signs stay as they are, and for how many times as long as it took to find them.
+/// Cache lifetime of a diagnosis: a fixed time, plus this multiple of the time that it took.
 const FRESH: Duration = Duration::from_secs(3);
 const REST: u32 = 20;
 
-/// Returns a run's state as the table and the run's own view show it.
+/// Returns the state of a run for the table and for the run's own view.
 pub(super) fn status(run: &LiveRun) -> Value {
     let state = run.state();
     json!({
@@ -70,7 +70,7 @@ impl PageApi {
         }))
     }
 
-    /// Answers with the run's settings, with the keys that the user set, and with the lines of config.toml.
+    /// Answers with the run's settings, the keys that the user set, and the lines of config.toml.
     pub(super) fn config(&self, query: &Query) -> Result<Value> {
         let report = self.report(&self.path_of(query)?)?;
         let run = self.followed(query)?;
@@ -86,7 +86,7 @@ impl PageApi {
     pub(super) fn diagnosis(&self, query: &Query) -> Result<Value> {
         let path = self.path_of(query)?;
         let signs = self.store.signs(&path);
-        // It reads all metrics: one at a time, and not again at once.
+        // A diagnosis reads all metrics, so only one runs at a time, and its result is cached.
         let mut signs = signs.lock().unwrap_or_else(PoisonError::into_inner);
         let is_fresh = signs.as_ref().is_some_and(|signs| signs.expires_at > Instant::now());
         if !is_fresh {

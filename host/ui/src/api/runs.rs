@@ -1,4 +1,4 @@
-//! The table of runs.
+//! Table of runs.
 
 use super::app::PageApi;
 use super::query::Query;
@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Settings that differ between all runs anyway.
+/// Settings that differ between all runs by nature.
 const OWN: [&str; 2] = ["output_dir", "run_name"];
 
-/// Most runs whose settings are compared, and most settings that are shown.
+/// Maximum number of runs whose settings are compared, and of settings that are shown.
 const MOST_COMPARED: usize = 200;
 const MOST_SETTINGS: usize = 40;
 
@@ -40,7 +40,7 @@ impl PageApi {
     /// Returns the row of a run, as far as it can be read in time.
     fn row(&self, run: &NamedRun, until: Instant) -> RunTableRow {
         if Instant::now() >= until && !self.store.has(&run.path) {
-            // Its turn comes when those before it are read.
+            // The time is up: the run is read in a later request.
             let mut row = status(&LiveRun::new(&run.path));
             (row["error"], row["complete"]) = (Value::Null, false.into());
             return RunTableRow { row, settings: Arc::default() };
@@ -60,7 +60,7 @@ impl PageApi {
         row
     }
 
-    /// Settings in which the runs of a query differ.
+    /// Answers with the settings that differ between the runs of a query.
     pub(super) fn settings(&self, query: &Query) -> Result<Value> {
         let names: Vec<String> = query.all("run").map(str::to_owned).collect();
         if names.is_empty() {
@@ -75,10 +75,10 @@ impl PageApi {
     }
 }
 
-/// Returns the settings that differ between runs: for each its values by the runs' names.
+/// Returns the settings that differ between runs: the values of each setting by run.
 fn differing(all: &[(String, Arc<BTreeMap<String, String>>)]) -> Value {
     let keys: BTreeSet<&String> = all.iter().flat_map(|(_, settings)| settings.keys()).collect();
-    // What only some have, such as a plugin's own settings, comes after what all have.
+    // Settings that only some runs have, such as a plugin's own, come last.
     let mut keys: Vec<&String> = keys.into_iter().collect();
     keys.sort_by_key(|key| all.iter().any(|(_, settings)| !settings.contains_key(*key)));
     let mut differing = Map::new();
@@ -113,7 +113,7 @@ mod tests {
         }
         let api = PageApi::new(root.path().to_owned(), Box::new(EchoBackend), false);
         while api.runs().unwrap()["complete"] == false {}
-        // More than are kept in memory.
+        // There are more runs than are cached.
         let path = |name: &String| root.path().join(name);
         assert!(names.iter().any(|name| !api.store.has(&path(name))));
         assert!(names.iter().all(|name| api.store.ended(&path(name)).is_some()));
@@ -121,7 +121,7 @@ mod tests {
         let again = api.runs().unwrap();
         assert_eq!(again["runs"][0]["reward"], 2.0);
         assert_eq!(names.iter().map(|name| api.store.has(&path(name))).collect::<Vec<_>>(), kept, "nothing was read again");
-        // One that goes on is read.
+        // A run that continues is read again.
         fs::write(RunFiles(&path(&names[0])).metrics(), "{\"step\":1,\"reward\":2}\n{\"step\":2,\"reward\":7}\n").unwrap();
         assert!(api.store.ended(&path(&names[0])).is_none());
         assert_eq!(api.runs().unwrap()["runs"][0]["reward"], 7.0);

@@ -1,4 +1,4 @@
-//! Curves: metrics of one run or several, in as many points as a screen shows.
+//! Curves: metrics of one or more runs, reduced to as many points as a screen shows.
 
 use super::app::PageApi;
 use super::query::Query;
@@ -8,14 +8,14 @@ use rlhost_live::{CurveAxis, CurveQuery};
 use serde_json::{Map, Value, json};
 use std::time::Instant;
 
-/// Most points of a curve, most runs and most metrics at once.
+/// Maximum numbers of points per curve, of runs and of metrics.
 const MOST_POINTS: usize = 4000;
 const USUAL_POINTS: usize = 600;
 const MOST_RUNS: usize = 64;
 const MOST_METRICS: usize = 500;
 
 impl PageApi {
-    /// Answers `run=NAME...&metric=NAME...&x=step&points=600&from=0&to=10`. Without metrics, all are sent.
+    /// Answers `run=NAME...&metric=NAME...&x=step&points=600&from=0&to=10`. Without metrics, sends all.
     pub(super) fn series(&self, query: &Query) -> Result<Value> {
         let axis = match query.get("x").unwrap_or("step") {
             "step" => CurveAxis::Step,

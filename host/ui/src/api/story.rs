@@ -1,4 +1,4 @@
-//! What a report says of a run: its story, which metrics share a chart, the table of all metrics, events that repeat as one.
+//! Report of a run: its story, charts, table of metrics, and events, with repeated ones merged.
 
 use super::app::PageApi;
 use super::query::Query;
@@ -11,13 +11,13 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a report stays as it is, and for how many times as long as it took to put it together. A new event shortens the rest.
+/// Cache lifetime of a report: a fixed time, plus a multiple of the time that it took. A new event shortens the second part.
 const FRESH: Duration = Duration::from_secs(3);
 const REST: u32 = 20;
 const REST_AFTER_EVENT: u32 = 2;
 
 impl PageApi {
-    /// Answers with what happened to a run, and the figures that say most.
+    /// Answers with what happened in a run, and its key figures.
     pub(super) fn story(&self, query: &Query) -> Result<Value> {
         Ok(self.report(&self.path_of(query)?)?["story"].clone())
     }
@@ -27,12 +27,12 @@ impl PageApi {
         Ok(json!({ "rows": self.report(&self.path_of(query)?)?["metrics"] }))
     }
 
-    /// Answers with a run's events, those that say the same as one.
+    /// Answers with a run's events; repeated events are merged.
     pub(super) fn events(&self, query: &Query) -> Result<Value> {
         Ok(json!({ "rows": self.report(&self.path_of(query)?)?["events"] }))
     }
 
-    /// Answers with the charts of a run, or, of several, with a chart for each metric.
+    /// Answers with the charts of a run or, for several runs, with one chart per metric.
     pub(super) fn charts(&self, query: &Query) -> Result<Value> {
         let names: Vec<&str> = query.all("run").collect();
         if let [name] = names[..] {
@@ -54,8 +54,7 @@ impl PageApi {
         self.cached_report(path).map_err(|error| ApiRefusal::new(500, error.to_string()))
     }
 
-    /// Returns the report of the run in a folder, put together again after a while, after an event, or when there are
-    /// other metrics.
+    /// Returns the report of the run in a folder, from the cache unless it has expired or there are new events or metrics.
     pub fn cached_report(&self, path: &Path) -> std::result::Result<Arc<Value>, Error> {
         let (events, metrics) = {
             let run = self.store.run(path);
@@ -65,7 +64,7 @@ impl PageApi {
             (run.events.place(), run.metrics.names().count())
         };
         let kept = self.store.report(path);
-        // It reads all metrics: one at a time, and not again at once.
+        // A report reads all metrics, so only one is made at a time, and the result is cached.
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let is_fresh = |told: &ExpiringValue<CachedReport>| {

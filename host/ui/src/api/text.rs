@@ -1,8 +1,8 @@
-//! Texts from a run's files, as the page gets them.
+//! Texts from a run's files, prepared for the page.
 
 use crate::config::printable;
 
-/// Returns a text with its line ends, everything in it visible, cut off at its end if it is long.
+/// Returns a text with its line breaks, hidden characters made visible, truncated if it is too long.
 pub(super) fn shown(text: &str, longest: usize) -> String {
     let mut end = text.len().min(longest);
     while !text.is_char_boundary(end) {

@@ -1,23 +1,23 @@
-//! What is known of each token of a completion.
+//! Recorded values of each token of a completion.
 
 use super::text::shown;
 use serde_json::{Map, Value, json};
 
-/// Most tokens of a completion that are shown.
+/// Maximum number of tokens shown per completion.
 const MOST_TOKENS: usize = 20_000;
 
-/// Longest text of a token, in bytes.
+/// Maximum length of a token's text, in bytes.
 const LONGEST_TOKEN: usize = 400;
 
-/// Returns the tokens of a completion: their texts and figures, which of them are replies, and where branches begin. None if the run
-/// has not recorded them.
+/// Returns the tokens of a completion: their texts and values, which of them are replies, and where branches begin. Null if the run has not
+/// recorded them.
 pub(super) fn tokens(line: &Map<String, Value>) -> Value {
     let Some(values) = line.get("per_token").and_then(Value::as_object) else { return Value::Null };
     let array = |key: &str| values.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let texts: Vec<String> =
         array("text").iter().take(MOST_TOKENS).map(|text| shown(text.as_str().unwrap_or_default(), LONGEST_TOKEN)).collect();
     let count = texts.len();
-    // Of as many tokens, or none: a file may be anybody's.
+    // Values count only if there is one per token: the file is untrusted.
     let figures = |key: &str| {
         let figures: Vec<Option<f64>> = array(key).iter().take(count).map(Value::as_f64).collect();
         if figures.len() == count { figures } else { Vec::new() }
@@ -34,7 +34,7 @@ pub(super) fn tokens(line: &Map<String, Value>) -> Value {
     })
 }
 
-/// Returns the pairs of numbers in a list whose first is below `count`.
+/// Returns the pairs of numbers in a list whose first number is below `count`.
 fn pairs(line: &Map<String, Value>, key: &str, count: usize) -> Vec<[u64; 2]> {
     let pair = |pair: &Value| Some([pair.get(0)?.as_u64()?, pair.get(1)?.as_u64()?]);
     let all = line.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(pair);

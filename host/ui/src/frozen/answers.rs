@@ -1,4 +1,4 @@
-//! What the page asks, answered ahead.
+//! Precomputed answers to the page's requests.
 
 use super::completions;
 use super::queries::query;
@@ -12,22 +12,22 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long reading a run may take: a file has no other chance.
+/// Maximum time to read a run: unlike the live page, a file can't be completed later.
 const PATIENT: Duration = Duration::from_secs(3600);
 
-/// Most points of a curve, and of all curves together; a band is two more.
+/// Limits on points: per curve, and in all curves together. A band adds two more curves.
 const MOST_POINTS: usize = 2000;
 const LEAST_POINTS: usize = 20;
 const MOST_IN_ALL: usize = 1_000_000;
 
-/// Most runs that have views of their own beside their curves.
+/// Maximum number of runs with full views rather than only curves.
 const MOST_VIEWS: usize = 32;
 
-/// Most versions of a plugin whose source is in the file, and the most bytes of them all.
+/// Maximum number of versions per plugin whose source is included, and their maximum total size in bytes.
 const MOST_SOURCES: usize = 20;
 const MOST_SOURCE_BYTES: usize = 1 << 20;
 
-/// What the page asks of one run; its curves and completions come beside them.
+/// Routes whose answers are included for each run; curves and completions are added separately.
 const OF_A_RUN: [(&str, PageRoute); 9] = [
     ("run", PageRoute::Run),
     ("config", PageRoute::Config),
@@ -40,7 +40,7 @@ const OF_A_RUN: [(&str, PageRoute); 9] = [
     ("group", PageRoute::Group),
 ];
 
-/// Returns all answers that a file about these runs has.
+/// Returns all answers that a file about these runs contains.
 pub(super) fn read(api: &PageApi, runs: &[NamedRun]) -> Result<Value, Error> {
     for run in runs {
         advance(api, &run.path)?;
@@ -57,7 +57,7 @@ pub(super) fn read(api: &PageApi, runs: &[NamedRun]) -> Result<Value, Error> {
         if i >= MOST_VIEWS {
             continue;
         }
-        // A file that can't be read is no page.
+        // If a run can't be read, no file is written.
         api.cached_report(&run.path)?;
         let one = query([("run", run.name.as_str())]);
         for (route, asked) in OF_A_RUN.iter().filter(|(_, asked)| *asked != PageRoute::Group) {
@@ -100,12 +100,12 @@ fn advance(api: &PageApi, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns an answer; one that was refused as the page gets it.
+/// Returns an answer, or the error that the page would receive.
 fn answer_or_refusal(answer: Result<Value, ApiRefusal>) -> Value {
     answer.unwrap_or_else(|refused| refused.to_json())
 }
 
-/// Returns the curves of a run of so many.
+/// Returns the curves of one of `runs` runs.
 fn curves(api: &PageApi, run: &NamedRun, runs: usize) -> Value {
     let series = locked(&api.store.run(&run.path)).metrics.names().count();
     let points = (MOST_IN_ALL / (series * runs).max(1)).clamp(LEAST_POINTS, MOST_POINTS);
@@ -116,7 +116,7 @@ fn curves(api: &PageApi, run: &NamedRun, runs: usize) -> Value {
     }
 }
 
-/// Returns the sources of versions that the run keeps, by the plugin's name and hash.
+/// Returns the sources of stored versions, by the plugin's name and hash.
 fn scripts(api: &PageApi, run: &str, plugins: &Value) -> Value {
     let (mut sources, mut room) = (Map::new(), MOST_SOURCE_BYTES);
     for plugin in plugins["plugins"].as_array().into_iter().flatten() {

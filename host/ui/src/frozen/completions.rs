@@ -1,4 +1,4 @@
-//! Completions that a file has: whole groups, of all steps or of some that are spread over the run.
+//! Completions that a file contains: complete groups, of all steps or of steps spread over the run.
 
 use super::queries::query;
 use crate::api::{PageApi, PageRoute};
@@ -8,15 +8,15 @@ use rlhost_live::CompletionEntry;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// Steps, spread evenly from the first to the last, and most of them with those at which a plugin changed.
+/// Number of steps spread evenly over the run, and their maximum number together with the steps at which a plugin changed.
 const STEPS: usize = 16;
 const MOST_STEPS: usize = 40;
 
-/// Most bytes of all completions of a file, and of one text.
+/// Maximum size in bytes of all completions in a file, and of one text.
 const MOST_BYTES: usize = 4 << 20;
 const LONGEST_TEXT: usize = 20_000;
 
-/// Returns groups of a run's completions, of the first step, the last, and others between, if not all have room.
+/// Returns groups of a run's completions: all if they fit, else those of the first step, the last, and some between.
 pub(super) fn read(api: &PageApi, run: &NamedRun, runs: usize) -> Value {
     let (entries, changes): (Vec<CompletionEntry>, Vec<u64>) = {
         let run = api.store.run(&run.path);
@@ -31,7 +31,7 @@ pub(super) fn read(api: &PageApi, run: &NamedRun, runs: usize) -> Value {
     let mut there = FrozenRun { run, entries: &entries, groups: Vec::new(), histories: Map::new() };
     let mut used = 0;
     for (i, step) in chosen.iter().enumerate() {
-        // What one step leaves, the later ones have.
+        // Later steps may use the space that a step leaves.
         used += there.add(api, *step, (room - used) / (chosen.len() - i));
     }
     let shown: usize = there.groups.iter().filter_map(|group| group["items"].as_array()).map(Vec::len).sum();
@@ -44,16 +44,16 @@ pub(super) fn read(api: &PageApi, run: &NamedRun, runs: usize) -> Value {
     })
 }
 
-/// What a file has of a run's completions.
+/// Completions of a run in a file.
 struct FrozenRun<'a> {
     run: &'a NamedRun,
     entries: &'a [CompletionEntry],
     groups: Vec<Value>,
-    /// How each prompt went in all steps, by its row: its groups share it.
+    /// Results of each prompt in all steps, by row; the groups of a prompt share them.
     histories: Map<String, Value>,
 }
 
-/// Picks the first step, the last, some between, and the first at or after each change.
+/// Selects the first step, the last, some between, and the first at or after each change.
 fn chosen(steps: &[u64], changes: &[u64]) -> BTreeSet<u64> {
     let Some(last) = steps.len().checked_sub(1) else { return BTreeSet::new() };
     let spread = STEPS.min(steps.len());
@@ -67,7 +67,7 @@ fn chosen(steps: &[u64], changes: &[u64]) -> BTreeSet<u64> {
 }
 
 impl FrozenRun<'_> {
-    /// Adds groups of a step, as many as have room. Returns their bytes.
+    /// Adds as many groups of a step as fit. Returns their size in bytes.
     fn add(&mut self, api: &PageApi, step: u64, room: usize) -> usize {
         let first = self.entries.partition_point(|entry| entry.step < step);
         let of_step = self.entries.iter().enumerate().skip(first).take_while(|(_, entry)| entry.step == step);
@@ -93,7 +93,7 @@ impl FrozenRun<'_> {
     }
 }
 
-/// Cuts long texts off.
+/// Truncates long texts.
 fn shorten(value: &mut Value) {
     match value {
         Value::String(text) if text.len() > LONGEST_TEXT => {

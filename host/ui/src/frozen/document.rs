@@ -1,4 +1,4 @@
-//! The document: the page's own, with its style, its scripts and the answers inside.
+//! HTML document of a file: the page's own, with its style, scripts and data embedded.
 
 use super::script::joined;
 use crate::assets::{self, CHART_LIBRARY};
@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// The lines of the live page that load what is inside a file.
+/// Lines of the live page's document that load what a file embeds.
 const LINKS: [&str; 4] = [
     "<link rel=\"stylesheet\" href=\"uplot.css\">\n",
     "<link rel=\"stylesheet\" href=\"style.css\">\n",
@@ -17,19 +17,19 @@ const LINKS: [&str; 4] = [
 const FIRST_LINE: &str = "<meta charset=\"utf-8\">\n";
 const TITLE: &str = "<title>rlhost</title>";
 
-/// Returns the text of a file.
+/// Returns the HTML of a file.
 pub(super) fn html(title: &str, answers: &Value) -> String {
     let style = format!("\n{}\n{}\n", assets::text("uplot.css"), assets::text("style.css"));
     let library = format!("\n{CHART_LIBRARY}\n");
     let script = format!("\n{}", joined(&assets::modules().collect::<Vec<_>>()));
-    // A file has no headers. Nothing but what is here runs or styles.
+    // A file has no HTTP headers. The policy allows only the embedded scripts and styles.
     let policy = format!(
         "default-src 'none'; script-src {} {}; style-src {}; img-src data:; base-uri 'none'; form-action 'none'",
         hash(&library),
         hash(&script),
         hash(&style)
     );
-    // No tag can begin in a block of JSON in which no `<` is.
+    // Without `<`, a block of JSON can't contain a tag.
     let data = answers.to_string().replace('<', "\\u003c");
     let head = format!("{FIRST_LINE}<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n");
     let own = format!(
@@ -42,7 +42,7 @@ pub(super) fn html(title: &str, answers: &Value) -> String {
     page.replacen("</head>", &format!("{own}</head>"), 1)
 }
 
-/// Returns the source of a policy that allows a script or style of this text.
+/// Returns the policy source that allows a script or style with this text.
 fn hash(text: &str) -> String {
     format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text.as_bytes())))
 }
@@ -77,7 +77,7 @@ mod tests {
             policy.starts_with("default-src 'none'") && !policy.contains("unsafe") && !policy.contains("connect-src"),
             "{policy}"
         );
-        // What is inside has the hashes that the policy names.
+        // The embedded scripts and styles have the hashes in the policy.
         for (begin, end) in [("<style>", "</style>"), ("<script>", "</script>"), ("<script type=\"module\">", "</script>")] {
             let inside = page.split_once(begin).and_then(|(_, rest)| rest.split_once(end)).unwrap().0;
             assert!(policy.contains(&hash(inside)), "{begin}");

@@ -1,7 +1,7 @@
-//! The page in one file, with the answers that it would be given: a report of a run, or a comparison of several.
+//! The page in a single file with precomputed answers: the report of a run, or a comparison of several.
 //!
-//! The answers are those of [`PageApi`](crate::api::PageApi), asked here, so that a file and the live page can't differ. The file loads nothing,
-//! and runs only the page's own scripts.
+//! The answers come from the same [`PageApi`](crate::api::PageApi) as those of the live page, so the two can't differ. The file loads
+//! nothing, and runs only the page's own scripts.
 
 mod answers;
 mod completions;
@@ -21,7 +21,7 @@ use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The page of some runs, in one file.
+/// Page about one or more runs, in one file.
 #[derive(Debug)]
 pub struct FrozenPage {
     title: String,
@@ -29,10 +29,10 @@ pub struct FrozenPage {
 }
 
 impl FrozenPage {
-    /// Reads a run, which may still be running.
+    /// Reads a run, which may still be in progress.
     ///
     /// # Errors
-    /// If the folder is not a run's, or one of its files can't be read.
+    /// If the folder is not a run, or one of its files can't be read.
     pub fn from_run(run: &Path, backend: impl PageBackend) -> Result<Self, Error> {
         report::check(run)?;
         let name = folder_name(run);
@@ -52,16 +52,16 @@ impl FrozenPage {
         Ok(Self { answers: answers::read(&api, &runs)?, title: format!("Comparison of {} runs", runs.len()) })
     }
 
-    /// Returns the file's text.
+    /// Returns the HTML of the file.
     #[must_use]
     pub fn to_html(&self) -> String {
         document::html(&self.title, &self.answers)
     }
 
-    /// Writes a run's report into its folder, as a whole. Returns its path.
+    /// Writes a run's report atomically into its folder. Returns the path.
     ///
     /// # Errors
-    /// As [`FrozenPage::from_run`], and if it can't be written.
+    /// In the cases of [`FrozenPage::from_run`], and if the file can't be written.
     pub fn write_report(run: &Path, backend: impl PageBackend) -> Result<PathBuf, Error> {
         let page = Self::from_run(run, backend)?;
         let path = RunFiles(run).report();
@@ -69,10 +69,10 @@ impl FrozenPage {
         Ok(path)
     }
 
-    /// Writes the file as a whole, so that nothing is written through a link.
+    /// Writes the file atomically, so that an existing link is replaced rather than followed.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// If the file can't be written.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         let fail = |source| Error::Write { path: path.to_owned(), source };
         if path.is_dir() {
@@ -81,7 +81,7 @@ impl FrozenPage {
         let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         #[cfg_attr(not(unix), allow(unused_mut))]
         let mut builder = tempfile::Builder::new();
-        // Unlike most temporary files, it is meant to be shared.
+        // Unlike most temporary files, this one is meant to be shared.
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         let mut temporary = builder.prefix(".report-").suffix(".tmp").tempfile_in(folder).map_err(fail)?;

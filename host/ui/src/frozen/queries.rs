@@ -1,6 +1,6 @@
-//! Queries, as the page writes them.
+//! Queries in the form in which the page sends them.
 
-/// Returns a query with these names and values.
+/// Returns a query of these names and values.
 pub(super) fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let encoded = |text: &str| {
         let byte = |byte: u8| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02x}") };

@@ -1,10 +1,10 @@
-//! Joins the page's modules into one script. Each stays in a scope of its own, so that their names can't meet: it becomes a function that
-//! returns what the module exports. The modules are plain: `import { a, b } from "./x.js";` on a line, and `export` before a declaration.
+//! Bundles the page's modules into one script. Each module becomes a function that returns its exports, so that names in different modules
+//! can't clash. The modules are kept simple: `import { a, b } from "./x.js";` on one line, and `export` before a declaration.
 
 use crate::assets::Asset;
 use std::fmt::Write;
 
-/// Returns a script that does what these modules do.
+/// Returns a script equivalent to these modules.
 pub(super) fn joined(modules: &[Asset]) -> String {
     let mut order = Vec::new();
     for module in modules {
@@ -17,7 +17,7 @@ pub(super) fn joined(modules: &[Asset]) -> String {
     script
 }
 
-/// Adds a module after those that it imports.
+/// Adds a module after the modules that it imports.
 fn visit<'a>(modules: &'a [Asset], path: &'a str, within: &mut Vec<&'a str>, order: &mut Vec<&'a str>) {
     let Some(module) = modules.iter().find(|module| module.path == path) else { return };
     if order.contains(&path) || within.contains(&path) {
@@ -31,7 +31,7 @@ fn visit<'a>(modules: &'a [Asset], path: &'a str, within: &mut Vec<&'a str>, ord
     order.push(path);
 }
 
-/// Returns the names that a line imports, and the module that they are from.
+/// Returns the names that a line imports, and the path of their module.
 pub(super) fn import(line: &str) -> Option<(&str, &str)> {
     let (names, from) = line.strip_prefix("import {")?.split_once("} from \"./")?;
     Some((names.trim(), from.strip_suffix("\";")?))
@@ -96,7 +96,7 @@ mod tests {
         assert!(modules.len() > 12);
         for module in &modules {
             let names: BTreeSet<&str> = module.text.lines().filter_map(export).map(|(_, name)| name).collect();
-            // What a line does not say on its own is not understood.
+            // A statement that spans several lines is not understood.
             for line in module.text.lines() {
                 let is_understood =
                     import(line).is_some() == line.starts_with("import") && export(line).is_some() == line.starts_with("export");
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(script.matches("modules[\"app.js\"] = ").count(), 1);
     }
 
-    /// Returns whether a module imports another, perhaps by others.
+    /// Returns whether a module imports another, directly or indirectly.
     fn leads_to<'a>(modules: &'a [Asset], from: &str, to: &str, seen: &mut Vec<&'a str>) -> bool {
         let Some(module) = modules.iter().find(|module| module.path == from) else { return false };
         module.text.lines().filter_map(import).any(|(_, next)| {

@@ -1,4 +1,4 @@
-//! Pages of runs in a file.
+//! Tests of pages in a single file.
 
 use super::FrozenPage;
 use crate::api::{PageApi, PageRoute};
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u{202e}\u{1b}\u{9b}";
 
-/// A backend whose plugins are all scripts.
+/// Backend whose plugins are all scripts.
 struct ScriptsBackend;
 
 impl PageBackend for ScriptsBackend {
@@ -72,18 +72,18 @@ fn completion(step: u64, row: u64, text: &str, advantage: f64) -> Value {
             "rewards": { "length": advantage, "other": null }, "advantage": advantage })
 }
 
-/// Returns the answers that the file about a run has.
+/// Returns the answers in the file about a run.
 fn answers(run: &Path) -> Value {
     embedded(&FrozenPage::from_run(run, ScriptsBackend).unwrap().to_html())
 }
 
-/// Returns the answers that a page has.
+/// Returns the answers embedded in a page.
 fn embedded(page: &str) -> Value {
     let begin = page.split_once("id=\"frozen\">").unwrap().1;
     serde_json::from_str(begin.split_once("</script>").unwrap().0).unwrap()
 }
 
-/// Returns the steps of the groups that a file has.
+/// Returns the steps of the groups in a file.
 fn steps(answers: &Value, run: &str) -> Vec<u64> {
     let groups = answers["of_runs"]["group"][run]["groups"].as_array().unwrap();
     groups.iter().map(|group| group["step"].as_u64().unwrap()).collect()
@@ -113,7 +113,7 @@ fn a_file_has_the_answers_of_the_live_page() {
     assert_eq!(page["series"]["a"], live.answer(PageRoute::Series, "run=a", b"").unwrap()["runs"]["a"]);
     let own = &page["of_runs"]["group"]["a"];
     let mut group = own["groups"][0].clone();
-    // Groups of a prompt share its history.
+    // Groups of the same prompt share its history.
     group["history"] = own["histories"]["3"].clone();
     assert_eq!(group, live.answer(PageRoute::Group, "run=a&id=0", b"").unwrap());
     assert_eq!(
@@ -138,13 +138,13 @@ fn nothing_that_a_run_says_is_more_than_text() {
     let folder = run(place.path(), "a", &events, &metrics, &lines([sample]));
     fs::write(RunFiles(&folder).config(), format!("seed = 1\n# {HOSTILE}\n")).unwrap();
     let page = FrozenPage::from_run(&folder, ScriptsBackend).unwrap().to_html();
-    // The page itself has its data, the library and the script.
+    // The page has three scripts: its data, the library and its own.
     assert_eq!((page.matches("<script").count(), page.matches("</script").count()), (3, 3));
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("page/index.html");
     assert_eq!(page.matches("<img").count(), fs::read_to_string(own).unwrap().matches("<img").count(), "a tag came through");
     let data = embedded(&page).to_string();
     assert!(!data.chars().any(|c| matches!(c, '\u{1b}' | '\u{80}'..='\u{9f}' | '\u{202e}')), "a hidden character came through");
-    // Prompt, completion, their rewards, events, configuration, metrics and their titles.
+    // Prompt, completion, their rewards, events, configuration, metrics and titles.
     let visible = HOSTILE.replace("\u{202e}\u{1b}\u{9b}", r"\\u{202e}\\u{1b}\\u{9b}");
     assert!(data.matches(&visible).count() >= 15, "{}", data.matches(&visible).count());
     let shown = visible.replace(r"\\", r"\");
@@ -156,7 +156,7 @@ fn half_a_line_is_left_to_come() {
     let place = TempDir::new().unwrap();
     let metrics = format!("{}not JSON\n{{\"step\":3,\"rew", lines([json!({ "step": 1, "reward": 1.0 })]));
     let mut completions = lines([completion(0, 0, "whole", 1.0)]).into_bytes();
-    // Cut off in the middle of a character.
+    // The file is truncated within a character.
     completions.extend(b"{\"step\":1,\"completion\":\"half \xf0\x9f");
     let folder = run(place.path(), "a", &lines([started()]), &metrics, "");
     fs::write(RunFiles(&folder).completions(), completions).unwrap();
@@ -173,7 +173,7 @@ fn a_run_that_has_just_begun_has_a_page() {
     fs::remove_file(RunFiles(&folder).completions()).unwrap();
     let page = answers(&folder);
     assert_eq!((&page["series"]["a"]["x"], &page["of_runs"]["group"]["a"]["groups"]), (&json!([]), &json!([])));
-    // A configuration alone is enough.
+    // The configuration alone is enough.
     fs::remove_file(RunFiles(&folder).events()).unwrap();
     fs::remove_file(RunFiles(&folder).metrics()).unwrap();
     assert_eq!(answers(&folder)["of_runs"]["run"]["a"]["status"]["state"], "empty");
@@ -195,10 +195,10 @@ fn completions_that_have_no_room_are_spread_over_the_run_in_whole_groups() {
     let groups = own["groups"].as_array().unwrap();
     assert!(groups.iter().all(|group| group["items"].as_array().unwrap().len() == 3 && group["size"] == 3));
     assert_eq!(own["shown"], 3 * groups.len());
-    // Each prompt's history is of the whole run.
+    // The history of each prompt covers the whole run.
     assert_eq!(own["histories"]["3"].as_array().unwrap().len(), 100);
     assert!(page.to_string().len() < 5 << 20, "{} bytes", page.to_string().len());
-    // A run of few completions has all of them.
+    // All completions of a small run are included.
     let few = run(place.path(), "few", &lines([started()]), "", &lines((0..100).map(|step| completion(step, 0, "text", 1.0))));
     assert_eq!(steps(&answers(&few), "few"), (0..100).collect::<Vec<_>>());
 }
@@ -280,7 +280,7 @@ fn several_runs_are_compared_in_a_file() {
     assert_eq!(answers["of_runs"]["group"]["b"]["groups"][0]["items"][0]["completion"], "b");
     let names: Vec<&str> = answers["runs"]["runs"].as_array().unwrap().iter().map(|run| run["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["a1", "a2", "b"]);
-    // The live page's answer is the same.
+    // The live page gives the same answer.
     let live = PageApi::with_listing(RunListing::new(place.path().to_owned()), Box::new(ScriptsBackend), false);
     assert_eq!(live.answer(PageRoute::Comparison, "run=a1&run=a2&run=b", b"").unwrap(), answers["comparison"]);
     assert_eq!(live.answer(PageRoute::Comparison, "run=a1", b"").unwrap_err().status, 400);

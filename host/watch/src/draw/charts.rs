@@ -1,4 +1,4 @@
-//! Curves of metrics over the steps.
+//! Draws curves of metrics over the steps.
 
 use super::title::titled;
 use crate::config::words::{count, number};
@@ -14,24 +14,24 @@ use ratatui_widgets::canvas::{Canvas, Context, Line as Segment};
 use rlhost_live::RunState;
 use unicode_width::UnicodeWidthStr;
 
-/// Least width of a chart beside another, and most charts beside each other.
+/// Minimum width of charts next to each other, and maximum number of them.
 const LEAST_WIDTH: u16 = 38;
 const MOST_CHARTS: usize = 4;
 
-/// Least width and height below a title in which a curve can be read.
+/// Minimum width and height, below the title, at which a curve is readable.
 const LEAST_PLOT: (u16, u16) = (24, 3);
 
-/// Longest name of a metric, in bytes, and least width that it has beside its value.
+/// Maximum length of a metric's name, in bytes, and its minimum width next to the value.
 const LONGEST_NAME: usize = 400;
 const LEAST_NAME: usize = 6;
 
-/// Widest label of the vertical axis.
+/// Maximum width of a label of the vertical axis.
 const WIDEST_LABEL: usize = 9;
 
-/// What a braille pattern without a dot is.
+/// The Braille pattern without dots.
 const EMPTY_PATTERN: &str = "\u{2800}";
 
-/// Draws the curves of the chosen metric and of those after it.
+/// Draws the curves of the selected metric and of the following ones.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
     if area.is_empty() {
         return;
@@ -58,12 +58,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
     }
 }
 
-/// Returns how many points have room in an area.
+/// Returns the number of points that fit in an area.
 fn points(area: Rect, look: TerminalTheme) -> usize {
     usize::from(area.width) * if look.braille { 2 } else { 1 }
 }
 
-/// Says that there is no curve yet.
+/// Shows that there is no curve yet.
 fn draw_waiting(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let below = titled(frame, area, Span::styled("curves", view.theme.title()), "", view.theme.dim());
     let said = match view.watched.state {
@@ -75,7 +75,7 @@ fn draw_waiting(frame: &mut Frame<'_>, area: Rect, view: &View) {
     frame.render_widget(Line::raw(said), if below.is_empty() { area } else { below });
 }
 
-/// Says what a curve would show.
+/// Describes a curve in text.
 fn draw_in_words(frame: &mut Frame<'_>, area: Rect, curve: &MetricCurve, marks: &[SwapMark]) {
     let Some(ends) = ends(curve) else { return };
     let (low, high) = (number(ends.low), number(ends.high));
@@ -86,7 +86,7 @@ fn draw_in_words(frame: &mut Frame<'_>, area: Rect, curve: &MetricCurve, marks: 
     }
 }
 
-/// The least and greatest values of a curve.
+/// The minimum and maximum of a curve.
 struct CurveRange {
     low: f64,
     high: f64,
@@ -129,7 +129,7 @@ fn draw_plot(frame: &mut Frame<'_>, area: Rect, curve: &MetricCurve, marks: &[Sw
     frame.render_widget(Line::styled(axis_labels(curve, usize::from(axis.width)), look.dim()), axis);
 }
 
-/// Returns the first and the last step, and between them how many steps a point stands for if it is several.
+/// Returns the labels of the first and the last step, and between them the number of steps per point if there are several.
 fn axis_labels(curve: &MetricCurve, width: usize) -> String {
     let (first, last) = (count(curve.first), count(curve.last));
     let room = width.saturating_sub(first.len() + last.len());

@@ -1,4 +1,4 @@
-//! The newest completions, and one of them whole.
+//! Draws the newest completions, or one of them in full.
 
 use super::title::titled;
 use crate::config::words::count;
@@ -10,10 +10,10 @@ use ratatui_core::style::Style;
 use ratatui_core::terminal::Frame;
 use ratatui_core::text::{Line, Span};
 
-/// Rows that a completion takes in the list.
+/// Number of rows of a completion in the list.
 pub(super) const ROWS: u16 = 3;
 
-/// Draws the newest completions, or older ones if one of them was chosen.
+/// Draws the newest completions, or older ones if one of those is selected.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &mut View) {
     if area.is_empty() {
         return;
@@ -42,7 +42,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &mut View) {
     }
 }
 
-/// Draws a completion whole.
+/// Draws a completion in full.
 pub(super) fn draw_opened(frame: &mut Frame<'_>, area: Rect, opened: &mut CompletionPager, all: usize, look: TerminalTheme) {
     let height = usize::from(area.height.saturating_sub(1));
     let rows = opened.rows(usize::from(area.width), height).to_vec();

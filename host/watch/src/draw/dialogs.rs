@@ -1,4 +1,4 @@
-//! The help, and the stages of a swap, in front of the panels.
+//! Draws the help and the stages of a swap in front of the panels.
 
 use crate::keys::KEYS;
 use crate::swap_dialog::{SwapDialog, SwapNotice};
@@ -13,14 +13,14 @@ use ratatui_widgets::block::Block;
 use ratatui_widgets::clear::Clear;
 use unicode_width::UnicodeWidthStr;
 
-/// Greatest width of a dialog, and longest texts that are shown, in bytes.
+/// Maximum width of a dialog, and maximum lengths of texts shown, in bytes.
 const WIDTH: u16 = 76;
 const LONGEST_NAME: usize = 4096;
 
-/// Least size with a border.
+/// Minimum size with a border.
 const LEAST_BORDERED: (u16, u16) = (30, 6);
 
-/// Draws what is in front of the panels, if anything is.
+/// Draws the open dialog, if there is one.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
     match &view.dialog {
         Dialog::None | Dialog::Completion(_) => {}
@@ -29,7 +29,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
     }
 }
 
-/// Clears a place of so many lines in the middle, with a border if there is room. Returns the area inside.
+/// Clears an area of this many lines in the middle, with a border if it fits. Returns the area inside.
 fn popup(frame: &mut Frame<'_>, area: Rect, title: &str, lines: usize) -> Rect {
     let height = u16::try_from(lines).unwrap_or(u16::MAX).saturating_add(2);
     if area.width < LEAST_BORDERED.0 || area.height < LEAST_BORDERED.1 {
@@ -78,18 +78,18 @@ fn draw_swap(frame: &mut Frame<'_>, area: Rect, swapping: &SwapDialog, look: Ter
     }
 }
 
-/// Draws a question and what is being typed.
+/// Draws a question and the text being typed.
 fn draw_input(frame: &mut Frame<'_>, area: Rect, question: &str, typed: &str, look: TerminalTheme) {
     let question = text::wrapped(question, inner_width(area));
     let inner = popup(frame, area, "swap", question.len() + 3);
-    // Where there is little room, what is typed is what counts.
+    // With little space, the typed text is most important.
     let room = usize::from(inner.height.saturating_sub(1));
     let mut rows = inner.rows();
     for (line, row) in question.into_iter().take(room).zip(rows.by_ref()) {
         frame.render_widget(Line::styled(line, look.strong()), row);
     }
     let Some(row) = rows.next() else { return };
-    // The end of the path is where it is being typed.
+    // The path is typed at its end, so that part is shown.
     let shown = tail(&text::escaped(typed, LONGEST_NAME), usize::from(row.width.saturating_sub(3)));
     let x = row.x.saturating_add(2).saturating_add(shown.width() as u16).min(row.right().saturating_sub(1));
     frame.render_widget(Line::raw(format!("> {shown}")), row);
@@ -102,7 +102,7 @@ fn draw_input(frame: &mut Frame<'_>, area: Rect, question: &str, typed: &str, lo
 fn draw_choice(frame: &mut Frame<'_>, area: Rect, names: &[String], at: usize, look: TerminalTheme) {
     let inner = popup(frame, area, "swap", names.len() + 2);
     let height = usize::from(inner.height);
-    // Where there is little room, the names are what counts.
+    // With little space, the names are most important.
     let (before, list) = if height > 3 { (1, height - 2) } else { (0, height) };
     let from = (at + 1).saturating_sub(list);
     let name = |(i, name): (usize, &String)| {
@@ -138,14 +138,14 @@ fn inner_width(area: Rect) -> usize {
     usize::from(WIDTH.min(area.width)).saturating_sub(2)
 }
 
-/// Returns the end of a text, as far as it has room.
+/// Returns the end of a text that fits in a width.
 fn tail(text: &str, width: usize) -> String {
     let places = text.char_indices().rev().map(|(at, _)| at);
     let from = places.take_while(|at| text[*at..].width() <= width).last().unwrap_or(text.len());
     text[from..].to_owned()
 }
 
-/// Returns a rectangle of up to this size in the middle of another.
+/// Returns a rectangle of at most this size, centred in another.
 fn middle(of: Rect, width: u16, height: u16) -> Rect {
     let (width, height) = (width.min(of.width), height.min(of.height));
     Rect { x: of.x + (of.width - width) / 2, y: of.y + (of.height - height) / 2, width, height }

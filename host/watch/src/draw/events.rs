@@ -1,4 +1,4 @@
-//! What happened, the newest last.
+//! Draws the events, newest last.
 
 use super::title::titled;
 use crate::config::words::count;
@@ -10,14 +10,14 @@ use ratatui_core::terminal::Frame;
 use ratatui_core::text::{Line, Span};
 use rlhost_live::EventRow;
 
-/// Longest text of an event that is shown, in bytes.
+/// Maximum length of an event's text, in bytes.
 const LONGEST_TEXT: usize = 8000;
 
-/// Kinds that somebody should see.
+/// Kinds that are highlighted because they need attention.
 const BAD: [&str; 6] =
     ["plugin_refused", "plugin_rolled_back", "plugin_error", "settings_refused", "checkpoint_failed", "failed"];
 
-/// Draws the newest events, each on a line, or with all that it says if the panel is alone.
+/// Draws the newest events: one line each, or in full if the panel is alone.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
     if area.is_empty() {
         return;
@@ -39,7 +39,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
             () => Style::new(),
         };
         let rows = if is_alone { whole(event, width) } else { vec![text::cut(&short(event, width), width)] };
-        // From the bottom up; of one that is too long for the panel, its beginning is shown.
+        // From the bottom up; of an event that is too long for the panel, the beginning is shown.
         let room = height - lines.len();
         let rows = rows.into_iter().take(room.max(1)).collect::<Vec<_>>();
         lines.extend(rows.into_iter().rev().map(|row| Line::styled(row, style)));
@@ -52,7 +52,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
     }
 }
 
-/// Says when something happened, and what kind of thing it was.
+/// Returns the time and the kind of an event.
 fn head(event: &EventRow) -> String {
     let step = event.step.map(|step| format!("step {}: ", count(step))).unwrap_or_default();
     let undone = if event.undone { " (undone by a resume)" } else { "" };
@@ -65,7 +65,7 @@ fn short(event: &EventRow, width: usize) -> String {
     format!("{}  {}", head(event), text::line(&event.text, 4 * width + 16))
 }
 
-/// Describes an event in rows of a width.
+/// Describes an event in full, in rows of a width.
 fn whole(event: &EventRow, width: usize) -> Vec<String> {
     let lines = text::lines(&event.text, LONGEST_TEXT);
     let (first, rest) = lines.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));

@@ -1,4 +1,4 @@
-//! What the run is and how far it is, and which keys there are.
+//! Draws the header, with the run's state and progress, and the line of keys.
 
 use crate::config::words::{clock, count, number};
 use crate::text;
@@ -10,10 +10,10 @@ use ratatui_core::text::{Line, Span};
 use rlhost_live::RunState;
 use std::time::Duration;
 
-/// Longest time that is shown as one, in seconds: beyond, the newest steps say nothing of it.
+/// Maximum duration shown, in seconds; longer estimates are meaningless.
 const LONGEST: f64 = 1e8;
 
-/// Draws the header: on two lines if there are two, or what matters most of it on one.
+/// Draws the header: on two lines, or its most important part on one.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let (watched, look) = (&view.watched, view.theme);
     let state = state(watched);
@@ -40,7 +40,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
     }
 }
 
-/// Says how the run is doing.
+/// Describes the state of the run.
 fn state(watched: &WatchedRun) -> String {
     match watched.state {
         _ if watched.is_gone => "its folder is gone".to_owned(),
@@ -52,7 +52,7 @@ fn state(watched: &WatchedRun) -> String {
     }
 }
 
-/// Says how many steps were taken, in short on a narrow screen.
+/// Describes the number of steps taken, abbreviated on a narrow screen.
 fn steps(watched: &WatchedRun, is_short: bool) -> String {
     let (step, most) = (watched.step().unwrap_or(0), watched.live.events.max_steps);
     match most {
@@ -65,7 +65,7 @@ fn steps(watched: &WatchedRun, is_short: bool) -> String {
     }
 }
 
-/// Returns the time left, speed and epoch, as far as they are known.
+/// Returns the remaining time, speed and epoch, if they are known.
 fn figures(watched: &WatchedRun) -> Vec<String> {
     let metrics = &watched.live.metrics;
     let epoch = metrics.last("epoch").map(|epoch| format!("epoch {}", number(epoch)));
@@ -81,7 +81,7 @@ fn figures(watched: &WatchedRun) -> Vec<String> {
     [left, took, rate, epoch].into_iter().flatten().collect()
 }
 
-/// Draws the line of keys, or what the user should know instead.
+/// Draws the line of keys, or a note for the user instead.
 pub(super) fn draw_keys(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let keys = match &view.dialog {
         Dialog::Completion(_) => "Esc back  up/down scroll  left/right newer/older  q quit",

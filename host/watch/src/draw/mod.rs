@@ -1,4 +1,4 @@
-//! Draws the view. On any terminal, whatever its size, the step and the state come first, then curves, and what else has room.
+//! Draws the view. On a terminal of any size, the step and the state come first, then the curves, then everything else that fits.
 
 mod charts;
 mod completions;
@@ -12,16 +12,16 @@ use crate::view::{Dialog, Panel, View};
 use ratatui_core::layout::{Constraint, Layout, Rect};
 use ratatui_core::terminal::Frame;
 
-/// Least width at which the plugins are beside the completions.
+/// Minimum width at which the plugins are next to the completions.
 const WIDE: u16 = 72;
 
-/// Least height with two lines of header.
+/// Minimum height with two lines of header.
 const TALL: u16 = 14;
 
-/// Least height with a line of keys.
+/// Minimum height with a line of keys.
 const WITH_KEYS: u16 = 7;
 
-/// Where the panels are; those without a height are not shown.
+/// Areas of the panels; a panel without height is not shown.
 #[derive(Default)]
 struct PanelAreas {
     curves: Rect,
@@ -62,7 +62,7 @@ fn alone(panel: Panel, body: Rect) -> PanelAreas {
     }
 }
 
-/// Divides the body among the panels, each of which has a row with its title.
+/// Divides the body among the panels. Each has a row for its title.
 fn together(body: Rect, view: &View) -> PanelAreas {
     let rows = body.height;
     let events = match rows {
@@ -73,7 +73,7 @@ fn together(body: Rect, view: &View) -> PanelAreas {
     let is_wide = body.width >= WIDE;
     let own = if is_wide || rows < 16 { 0 } else { (view.watched.plugins().len() as u16 + 1).clamp(2, rows / 5) };
     let rest = rows - events - own;
-    // As many completions as have about half of the rest.
+    // As many completions as fit into about half of the remaining height.
     let cards = (rest / 2).saturating_sub(1) / completions::ROWS;
     let cards = if cards == 0 && rest >= 8 { 1 } else { cards };
     let completions = if cards == 0 { 0 } else { 1 + cards * completions::ROWS };

@@ -1,4 +1,4 @@
-//! The run's plugins, with their versions and scores.
+//! Draws the run's plugins, with their versions and scores.
 
 use super::title::titled;
 use crate::config::words::number;
@@ -9,14 +9,14 @@ use ratatui_core::style::Style;
 use ratatui_core::terminal::Frame;
 use ratatui_core::text::{Line, Span};
 
-/// Widths of the columns after the name, and least width of the name.
+/// Widths of the columns after the name, and minimum width of the name.
 const VERSION: usize = 8;
 const WIDE_VERSION: usize = 12;
 const MEAN: usize = 8;
 const ERRORS: usize = 6;
 const LEAST_NAME: usize = 8;
 
-/// Width from which there is room for versions, and from which they have all digits that are ever shown.
+/// Minimum widths at which versions are shown, and at which they have all digits ever shown.
 const LEAST_WITH_VERSION: usize = LEAST_NAME + VERSION + MEAN + ERRORS + 3;
 const WIDE: usize = 46;
 
@@ -33,7 +33,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
         return frame.render_widget(Line::styled("None loaded yet.", look.dim()), below);
     }
     let width = usize::from(below.width);
-    // Where there is little room, scores say more than versions.
+    // With little space, scores are more useful than versions.
     let version = match width {
         WIDE.. => WIDE_VERSION,
         LEAST_WITH_VERSION.. => VERSION,
@@ -48,13 +48,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View) {
         format!("{}{version} {rest}", text::padded(own, name))
     };
     let head = Line::styled(row("", "version", &columns(["mean", "errors"])), look.dim());
-    // The head is the first to go where there is no room for all.
+    // If not everything fits, the table's head is dropped first.
     let head = Some(head).filter(|_| plugins.len() < usize::from(below.height));
     let lines = plugins.iter().map(|plugin| {
         let figure = |value: Option<f64>| value.map(number).unwrap_or_default();
         let has_failed = plugin.errors.is_some_and(|errors| errors > 0.0);
         let hash: String = plugin.hash.chars().take(version).collect();
-        // What has no score says what it is.
+        // A plugin without scores shows its role instead.
         let rest = match plugin.role.starts_with("reward") {
             true => columns([&figure(plugin.mean), &figure(plugin.errors)]),
             false => plugin.role.clone(),

@@ -1,5 +1,5 @@
-//! The cache's folders, as `huggingface_hub` lays them out: contents by their hash in `blobs`,
-//! links to them in `snapshots/COMMIT`, and in `refs` the commit that a branch was last seen at.
+//! Folders of the cache, in the layout of `huggingface_hub`: contents by hash in `blobs`, links to them in `snapshots/COMMIT`, and in
+//! `refs` the commit at which a branch was last seen.
 
 use super::listing::RepoListing;
 use super::model_files::{BESIDE_WEIGHTS, HubShardIndex, INDEX, SMALL, WEIGHTS};
@@ -14,10 +14,10 @@ pub(super) struct HubCache {
     locks: PathBuf,
 }
 
-/// Bytes of a file's name, with its folders.
+/// Maximum length of a file's path in a repository, in bytes.
 const LONGEST_NAME: usize = 512;
 
-/// Whether a file's name, which comes from outside, stays inside its folder, and says all that it is.
+/// Returns whether a file's path, which is untrusted, stays inside its folder and has no hidden characters.
 pub(super) fn is_inside(file: &str) -> bool {
     !file.is_empty()
         && file.len() <= LONGEST_NAME
@@ -27,12 +27,12 @@ pub(super) fn is_inside(file: &str) -> bool {
         && Path::new(file).components().all(|c| matches!(c, Component::Normal(_)))
 }
 
-/// Whether a text that comes from outside can name a commit or a content.
+/// Returns whether an untrusted text can be the hash of a commit or of a content.
 pub(super) fn is_hash(text: &str) -> bool {
     (8..=128).contains(&text.len()) && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
 }
 
-/// A whole commit's hash, which no branch is called.
+/// Returns whether a revision is the full hash of a commit, which no branch has as its name.
 fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.chars().all(|c| c.is_ascii_hexdigit())
 }
@@ -41,13 +41,13 @@ fn io(path: &Path) -> impl Fn(std::io::Error) -> Error {
     move |source| Error::Io { path: path.to_owned(), source }
 }
 
-/// Makes a file's folder.
+/// Creates the folder of a file.
 fn folder_of(path: &Path) -> Result<()> {
     let folder = path.parent().unwrap_or(path);
     std::fs::create_dir_all(folder).map_err(io(folder))
 }
 
-/// Opens a file of the cache's own to go on with, which it makes if need be; not what a link leads to, nor a pipe.
+/// Opens a regular file of the cache for appending; creates it if necessary. Symbolic links and pipes are rejected.
 pub(super) fn append(path: &Path) -> Result<File> {
     if path.symlink_metadata().is_ok_and(|is| !is.is_file()) {
         return Err(io(path)(std::io::Error::other("it is not a regular file; remove it")));
@@ -60,17 +60,17 @@ impl HubCache {
         Self { root: settings.cache.join(repo.folder()), locks: settings.cache.join(".locks").join(repo.folder()) }
     }
 
-    /// The folder of a commit's files.
+    /// Returns the folder with a commit's files.
     pub(super) fn snapshot(&self, commit: &str) -> PathBuf {
         self.root.join("snapshots").join(commit)
     }
 
-    /// The file of a content.
+    /// Returns the file of a content.
     pub(super) fn blob(&self, hash: &str) -> PathBuf {
         self.root.join("blobs").join(hash)
     }
 
-    /// Whether a commit's model is there, and can be read.
+    /// Returns whether the cache holds a commit's complete model.
     pub(super) fn has_model(&self, listing: &RepoListing) -> bool {
         let beside = BESIDE_WEIGHTS.iter().all(|(file, needed)| !needed || listing.has(file));
         let index = files::read_text(&self.snapshot(&listing.commit).join(INDEX), SMALL);
@@ -81,7 +81,7 @@ impl HubCache {
         beside && weights
     }
 
-    /// What is there of a revision.
+    /// Returns what the cache holds of a revision.
     pub(super) fn listing(&self, revision: &str) -> Option<RepoListing> {
         let commit = if is_commit(revision) {
             revision.to_owned()
@@ -98,7 +98,7 @@ impl HubCache {
             for entry in folder.join(&below).read_dir().ok()?.filter_map(std::result::Result::ok) {
                 let Ok(name) = entry.file_name().into_string() else { continue };
                 let file = if below.is_empty() { name } else { format!("{below}/{name}") };
-                // Links whose content is gone are neither, and folders behind links may lead back.
+                // Dangling links are neither, and links to folders may form loops.
                 if entry.file_type().is_ok_and(|is| is.is_dir()) {
                     left.push(file);
                 } else if entry.path().is_file() {
@@ -110,7 +110,7 @@ impl HubCache {
         (!files.is_empty()).then_some(RepoListing { commit, files, fresh: false })
     }
 
-    /// Notes the commit that a branch or tag is at.
+    /// Records the commit of a branch or tag.
     pub(super) fn remember(&self, revision: &str, commit: &str) -> Result<()> {
         let path = self.root.join("refs").join(revision);
         if is_commit(revision) || files::read_text(&path, 1 << 10).is_ok_and(|known| known == commit) {
@@ -123,7 +123,7 @@ impl HubCache {
         Ok(())
     }
 
-    /// Keeps other processes from fetching the same content meanwhile; waits for one that does.
+    /// Locks a content, so that no other process downloads it meanwhile; waits for one that does.
     pub(super) fn lock(&self, hash: &str, file: &str) -> Result<File> {
         let path = self.locks.join(format!("{hash}.lock"));
         folder_of(&path)?;
@@ -134,17 +134,17 @@ impl HubCache {
                 tracing::info!("waiting for another process that is downloading {file}");
                 lock.lock().map_err(io(&path))?;
             }
-            // Some network file systems have no locks; what two processes wrote shows in the hash.
+            // Some network file systems have no locks; the hash detects what two processes wrote.
             Ok(()) | Err(TryLockError::Error(_)) => {}
         }
         Ok(lock)
     }
 
-    /// Makes a content a commit's file.
+    /// Links a content as a file of a commit.
     pub(super) fn link(&self, hash: &str, commit: &str, file: &str) -> Result<PathBuf> {
         let path = self.snapshot(commit).join(file);
         folder_of(&path)?;
-        // What may lie there is a link whose content is gone.
+        // A dangling link may be left at this path.
         let _ = std::fs::remove_file(&path);
         #[cfg(unix)]
         {

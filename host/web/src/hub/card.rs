@@ -1,17 +1,17 @@
-//! What a dataset's card says of its files: the `configs` in the front matter of its `README.md`, as `datasets` reads them.
+//! Data files declared by a dataset's card: the `configs` in the front matter of its `README.md`, as `datasets` reads them.
 
 use super::patterns::{LONGEST, is_pattern, matching};
 use crate::config::{front_matter, printable, yaml_document};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// The card's file.
+/// File name of the card.
 pub(super) const CARD: &str = "README.md";
 
-/// The file of a local folder with keys that replace those of the card's front matter.
+/// File of a local folder whose keys replace those of the card's front matter.
 pub(super) const SETTINGS: &str = ".huggingface.yaml";
 
-/// Bytes of the card that are read; its front matter is at the beginning.
+/// Maximum number of bytes that are read of a card; its front matter is at the beginning.
 pub(super) const READ: u64 = 4 << 20;
 
 /// Maximum number of configs, of a config's splits, and of a split's patterns.
@@ -20,41 +20,41 @@ const MOST: usize = 4096;
 /// Maximum length of a printed value in bytes.
 const SHOWN: usize = 128;
 
-/// The configs of a card, which are parts of its dataset.
+/// Configs (subsets) that a card declares.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct DatasetCard {
     configs: Vec<CardConfig>,
 }
 
-/// A part of a dataset.
+/// Config (subset) of a dataset.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct CardConfig {
     pub(super) name: String,
     is_default: bool,
-    /// The folder of its files, with a slash at the end; empty for the dataset's own.
+    /// Folder of the config's files, with a trailing slash; empty for the dataset's own.
     pub(super) folder: String,
-    /// Patterns of its files by split; none if the files' names say their splits.
+    /// File patterns by split; `None` if the files' names determine their splits.
     splits: Option<Vec<(String, Vec<String>)>>,
-    /// Its keys that say how files are read, which has no effect here.
+    /// Keys that set how files are read, which have no effect here.
     unused: Vec<String>,
 }
 
-/// Keys of a config that are read, or that say nothing about how its files are.
+/// Keys that are read, or that don't affect how files are read.
 const KEYS: [&str; 6] = ["config_name", "data_dir", "data_files", "default", "description", "version"];
 
 impl DatasetCard {
-    /// Reads a card's text.
+    /// Parses the text of a card.
     ///
     /// # Errors
-    /// Says what is wrong with its configs.
+    /// Says what is wrong with the configs.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         Self::parse_with(text, "")
     }
 
-    /// Reads a card's text, and that of a YAML file whose keys replace the card's.
+    /// Parses the text of a card, and that of a YAML file whose keys replace the card's.
     ///
     /// # Errors
-    /// Says what is wrong with their configs.
+    /// Says what is wrong with the configs.
     pub(super) fn parse_with(text: &str, settings: &str) -> Result<Self, String> {
         let at = |file: &'static str| move |(line, said)| format!("{file} line {line}: {said}");
         let front = front_matter(text).map_err(at(CARD))?;
@@ -72,12 +72,12 @@ impl DatasetCard {
         Ok(Self { configs })
     }
 
-    /// Returns the names of its configs.
+    /// Returns the names of the configs.
     pub(super) fn names(&self) -> Vec<&str> {
         self.configs.iter().map(|config| config.name.as_str()).collect()
     }
 
-    /// Returns the config of this name or, without a name, the default one; none if the card has no configs.
+    /// Returns the config of this name, or the default one without a name; `None` if the card has no configs.
     ///
     /// # Errors
     /// If there is no such config, or no default.
@@ -128,17 +128,17 @@ impl CardConfig {
         Ok(Self { name, is_default, folder, splits, unused })
     }
 
-    /// Names its keys that have no effect, if there are any.
+    /// Lists the keys without effect, if there are any.
     pub(super) fn unused(&self) -> Option<String> {
         let named = || printable(&self.unused.join(", "), SHOWN);
         (!self.unused.is_empty()).then(|| format!("its card sets {} for the config {:?}, without effect", named(), self.name))
     }
 
-    /// Returns its files by split, of these; none if their names say their splits.
+    /// Returns which of these files belong to each split; `None` if the files' names determine their splits.
     pub(super) fn files(&self, files: &[&str]) -> Option<Vec<(String, Vec<String>)>> {
         let splits = self.splits.as_ref()?;
         let found = |(split, patterns): &(String, Vec<String>)| {
-            // Of a file that several patterns match, each row counts once.
+            // A file that several patterns match counts once.
             let mut seen = BTreeSet::new();
             let all = patterns.iter().flat_map(|pattern| matching(&format!("{}{pattern}", self.folder), files));
             (split.clone(), all.filter(|file| seen.insert(*file)).map(str::to_owned).collect())
@@ -146,7 +146,7 @@ impl CardConfig {
         Some(splits.iter().map(found).collect())
     }
 
-    /// Refuses a split of which it names a file that is not among these.
+    /// Rejects a split if the config names a file of it that is not among these.
     pub(super) fn check(&self, split: &str, files: &[&str]) -> Result<(), String> {
         let own = self.splits.iter().flatten().filter(|(name, _)| name == split).flat_map(|(_, patterns)| patterns);
         for pattern in own.filter(|pattern| !is_pattern(pattern)) {
@@ -162,8 +162,7 @@ impl CardConfig {
     }
 }
 
-/// Returns the patterns of files by split: one pattern or a list of them for the training split, a list of splits with their paths, or
-/// an object.
+/// Parses `data_files`: one pattern or a list of them for the training split, a list of splits with their paths, or an object.
 fn splits(files: &Value) -> Result<Vec<(String, Vec<String>)>, String> {
     let wrong = |what: &Value| {
         let form = "a path, a list of paths, or a list of {split: NAME, path: PATH}";
@@ -202,7 +201,7 @@ fn splits(files: &Value) -> Result<Vec<(String, Vec<String>)>, String> {
     Ok(splits)
 }
 
-/// Returns one path or a list of them; none if it is something else.
+/// Parses one path or a list of paths; `None` for other values.
 fn paths(value: &Value) -> Option<Result<Vec<String>, String>> {
     let all: Vec<&str> = match value {
         Value::String(path) => vec![path],
@@ -214,7 +213,7 @@ fn paths(value: &Value) -> Option<Result<Vec<String>, String>> {
     Some(all.into_iter().map(|path| inside(path).and_then(whole_folders).map(str::to_owned)).collect())
 }
 
-/// Returns a pattern unless it has two stars beside something else in a part, as `datasets` refuses it.
+/// Rejects a pattern in which two stars are only part of a path component, as `datasets` does.
 fn whole_folders(pattern: &str) -> Result<&str, String> {
     match pattern.split('/').any(|part| part.contains("**") && part != "**") {
         true => Err(format!("with the path {}, in which ** is only a part of a name", printable(&format!("{pattern:?}"), SHOWN))),
@@ -222,13 +221,13 @@ fn whole_folders(pattern: &str) -> Result<&str, String> {
     }
 }
 
-/// Returns whether a value is true, also as older YAML writes it.
+/// Returns whether a value is true, including the spellings of older YAML versions.
 fn is_yes(value: &Value) -> bool {
     let is_word = |text: &str| ["yes", "on", "true"].iter().any(|word| text.eq_ignore_ascii_case(word));
     value.as_bool().unwrap_or_else(|| value.as_str().is_some_and(is_word))
 }
 
-/// Returns a path within the dataset, without dots in front.
+/// Returns a path within the dataset, without leading dots.
 fn inside(path: &str) -> Result<&str, String> {
     let own = path.trim_start_matches("./");
     let leaves =
@@ -245,7 +244,7 @@ pub(super) fn is_split(name: &str) -> bool {
     name.len() <= 128 && name.split('.').all(part)
 }
 
-/// Returns a text, or a number or truth value as one.
+/// Returns a string, number or boolean as text.
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

@@ -1,6 +1,7 @@
-//! Requests to the hub. Redirects are followed by hand, since the headers that tell what a file is
-//! are on the redirect to where it is, and since the token goes to the hub alone. They lead to public servers, over https, and
-//! nowhere else: not to this machine nor to what only it can reach.
+//! Requests to the hub.
+//!
+//! Redirects are followed manually: the headers that describe a file are on the redirect response, and the token is sent to the hub only.
+//! Redirects may lead only to public servers over https: not to this machine, nor to hosts that only it can reach.
 
 use super::HubSettings;
 use crate::config::{Address, Host, printable};
@@ -11,37 +12,37 @@ use std::time::Duration;
 use ureq::http::{Response, StatusCode, header};
 use ureq::{Agent, Body, Proxy};
 
-/// How long a connection, an answer, or more of an answer may take.
+/// Timeouts for a connection, and for a response or its next part.
 const CONNECT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(30);
 
 const REDIRECTS: usize = 10;
 
-/// Bytes of what an answer says of its refusal.
+/// Maximum length of a refusal's message, in bytes.
 const LONGEST_SAID: usize = 512;
 
-/// The header that every answer of the hub about a file has.
+/// Header in every response of the hub about a file.
 pub(super) const COMMIT: &str = "x-repo-commit";
 
-/// Why there is no answer to use.
+/// Reason why a request to the hub failed.
 #[derive(Debug)]
 pub(super) enum HubFailure {
-    /// The answer is a refusal.
+    /// The server refused the request.
     Refused {
         status: StatusCode,
-        /// The hub's own word for it.
+        /// Error code of the hub.
         code: String,
-        /// The hub's own sentence about it.
+        /// Error message of the hub.
         message: String,
     },
-    /// There is none.
+    /// The server did not respond.
     NoAnswer(String),
-    /// It would come from where nobody can be asked, or over a line that anybody may read and change.
+    /// The network guard forbids the server, or the connection would not be encrypted.
     Disallowed(String),
 }
 
 impl HubFailure {
-    /// Whether it may be gone when the same is asked again.
+    /// Returns whether a retry may succeed.
     pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::NoAnswer(_) => true,
@@ -60,30 +61,30 @@ impl fmt::Display for HubFailure {
     }
 }
 
-/// What is asked for.
+/// Kind of a request.
 #[derive(Clone, Copy)]
 pub(super) enum HubRequestKind {
-    /// What a file is.
+    /// Metadata of a file.
     Head,
-    /// All of it, from a byte on.
+    /// Content of a file from an offset on.
     Get { from: u64 },
-    /// All of a short answer, in the time for one.
+    /// Complete short response, within its timeout.
     ShortAnswer,
 }
 
-/// How the hub is contacted.
+/// Connection to the hub.
 struct HubConnection {
     agent: Agent,
     guard: NetworkGuard,
-    /// Its own server, to which the token may go.
+    /// Server of the hub, the only one that gets the token.
     home: String,
 }
 
 pub(super) struct HubClient {
-    /// The hub; or why it can't be contacted.
+    /// Connection to the hub, or the reason why there is none.
     hub: Result<HubConnection, String>,
     token: Option<String>,
-    /// The time for a short answer.
+    /// Timeout of a short response.
     answer: Duration,
 }
 
@@ -92,8 +93,7 @@ impl HubClient {
         Self { hub: HubConnection::new(settings), token: settings.token.clone(), answer: settings.timeouts.answer }
     }
 
-    /// The answer, once redirects are followed; for [`HubRequestKind::Head`], up to where the hub itself says
-    /// what the file is.
+    /// Sends a request and follows redirects; for [`HubRequestKind::Head`], stops at the hub's own response with the file's metadata.
     pub(super) fn ask(&self, url: &str, ask: HubRequestKind) -> Result<Response<Body>, HubFailure> {
         let HubConnection { agent, guard, home } = self.hub.as_ref().map_err(|detail| HubFailure::NoAnswer(detail.clone()))?;
         let mut address = Address::parse(url).map_err(HubFailure::NoAnswer)?;
@@ -105,7 +105,7 @@ impl HubClient {
             if !matches!(ask, HubRequestKind::Get { .. }) {
                 request = request.config().timeout_global(Some(self.answer)).build();
             }
-            // Sizes and ranges are those of the file as it is.
+            // Sizes and ranges refer to the uncompressed file.
             request = request.header(header::ACCEPT_ENCODING, "identity");
             if let (Some(token), true) = (&self.token, address.server() == *home) {
                 request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
@@ -153,7 +153,7 @@ impl HubConnection {
     }
 }
 
-/// Returns where a redirect leads, if it may lead there.
+/// Returns the target of a redirect, if it is allowed.
 fn redirected(from: &Address, location: &str, guard: &NetworkGuard) -> Result<Address, HubFailure> {
     let next = Address::parse(&from.joined(location))
         .map_err(|detail| HubFailure::Disallowed(format!("{} redirects to {detail}", from.server())))?;
@@ -169,14 +169,14 @@ fn redirected(from: &Address, location: &str, guard: &NetworkGuard) -> Result<Ad
     Ok(next)
 }
 
-/// Returns a warning if a token that goes to this hub can be read on its way.
+/// Returns a warning if the token is sent to this hub unencrypted.
 fn in_plain_text(home: &Address) -> Option<String> {
     let server = home.server();
     let warning = || format!("the token goes to {server} in plain text; HF_ENDPOINT should begin with https://");
     (!home.is_secure() && !home.is_local()).then(warning)
 }
 
-/// A header's text; empty if there is none.
+/// Returns the text of a header; empty if it is missing.
 pub(super) fn text<'a>(answer: &'a Response<Body>, name: &str) -> &'a str {
     answer.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }

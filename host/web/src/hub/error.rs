@@ -1,64 +1,64 @@
-//! Why something of the hub can't be had.
+//! Errors of the hub and its cache.
 
 use crate::config::files;
 use std::path::PathBuf;
 
-/// Why something of the hub can't be had; each says what, where, and what would be right.
+/// Error of the hub: what happened, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The hub has nothing of this name, or does not show it.
     #[error("{name}: {detail}")]
     Missing {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// Where it was looked for, and what may help.
+        /// Where it was looked up, and what may help.
         detail: String,
     },
-    /// The hub asks for a permission.
+    /// The hub requires permission.
     #[error("{name}: {detail}")]
     Denied {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// What was refused, and how to be let in.
+        /// What was refused, and how to get access.
         detail: String,
     },
-    /// The hub does not answer, or may not be asked.
+    /// The hub does not respond, or requests to it are not allowed.
     #[error("{name}: {detail}")]
     Unreachable {
-        /// What was asked for.
+        /// Requested name.
         name: String,
         /// What happened, and what may help.
         detail: String,
     },
-    /// What is there can't be used.
+    /// The repository or dataset can't be used.
     #[error("{name}: {detail}")]
     Unfit {
-        /// What was asked for.
+        /// Requested name.
         name: String,
         /// What is wrong with it.
         detail: String,
     },
-    /// A file did not come whole.
+    /// A file was not downloaded completely.
     #[error("{name}: {detail}")]
     Broken {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// The file and how far it came.
+        /// The file, and how much of it arrived.
         detail: String,
     },
     /// The cache can't be used.
     #[error("can't use {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// File in the cache.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
 }
 
 impl Error {
-    /// Returns whether something that the user gave is at fault, rather than the machine, the network or the program. A name that the
-    /// hub can't be asked about may be meant as a path.
+    /// Returns whether the user's input is at fault, rather than the machine, the network or the program. This includes names that the hub
+    /// can't be asked about, since they may be meant as paths.
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Missing { .. } | Self::Denied { .. } | Self::Unreachable { .. } | Self::Unfit { .. } => true,
@@ -68,5 +68,5 @@ impl Error {
     }
 }
 
-/// Result of asking the hub.
+/// Result of a request to the hub.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,4 +1,4 @@
-//! One file: what the hub says of it, its content, and whether it came whole.
+//! Downloads a file, resumes interrupted downloads, and verifies the content.
 
 use super::cache::{HubCache, append, is_hash, is_inside};
 use super::client::{COMMIT, HubFailure, HubRequestKind, text};
@@ -13,29 +13,29 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use ureq::http::StatusCode;
 
-/// How often in a row a connection may break before anything more has come.
+/// Maximum number of consecutive attempts without progress.
 const TRIES: u32 = 5;
 
-/// Bytes of a file of which the hub does not say how many it has.
+/// Maximum size in bytes of a file whose size the hub does not report.
 const UNSAID: u64 = 64 << 30;
 
-/// What the hub says of a file.
+/// Metadata of a file on the hub.
 struct RemoteFile {
-    /// Names the content in the cache.
+    /// Hash that names the content in the cache.
     hash: String,
     size: Option<u64>,
-    /// Whether the hash is a SHA-256 of the bytes, as that of every large file is.
+    /// Whether the hash is the SHA-256 of the content, as it is for all large files.
     sha256: bool,
 }
 
 impl RemoteFile {
-    /// How many bytes may come.
+    /// Returns the maximum number of bytes to receive.
     fn most(&self) -> u64 {
         self.size.unwrap_or(UNSAID)
     }
 }
 
-/// How a download gets on, whatever number of answers it takes.
+/// Progress of a download, across all its requests.
 struct DownloadProgress {
     slowest: HubTimeouts,
     since: Instant,
@@ -48,7 +48,7 @@ impl DownloadProgress {
         Self { slowest, since: Instant::now(), bytes: 0, task }
     }
 
-    /// Notes bytes that came; false if they are too few for the time that they took.
+    /// Records received bytes; returns false if the download is too slow.
     fn note(&mut self, bytes: usize) -> bool {
         self.bytes += bytes as u64;
         self.task.add(bytes as u64);
@@ -61,15 +61,15 @@ impl DownloadProgress {
     }
 }
 
-/// How a part of a download ended, if not at the file's end.
+/// Reason why a part of a download ended before the end of the file.
 enum DownloadInterruption {
-    /// The connection broke; the download may go on.
+    /// The connection broke; the download may resume.
     Broken(String),
     Final(Error),
 }
 
 impl Hub {
-    /// A commit's file, from the cache or by way of it. What is fetched is taken off the bytes that are `left`.
+    /// Returns a commit's file, downloaded into the cache if necessary. Subtracts the downloaded bytes from `left`.
     pub(super) fn fetch(&self, repo: &Repo, cache: &HubCache, commit: &str, file: &str, left: &mut u64) -> Result<PathBuf> {
         if !is_inside(file) {
             return Err(broken(repo, format!("{file:?} is not a file name")));
@@ -100,7 +100,7 @@ impl Hub {
         cache.link(&content.hash, commit, file)
     }
 
-    /// Waits longer with every try.
+    /// Waits before a retry; each wait is longer.
     fn wait(&self, tries: u32) {
         std::thread::sleep(self.settings.retry_delay * 2_u32.pow(tries.saturating_sub(1)));
     }
@@ -132,7 +132,7 @@ impl Hub {
         Ok(RemoteFile { hash, size: size.parse().ok(), sha256 })
     }
 
-    /// Fetches a content into `part`, going on from what lies there.
+    /// Downloads a content into `part`, resuming after the bytes that it holds.
     fn download(&self, repo: &Repo, url: &str, file: &str, content: &RemoteFile, part: &Path) -> Result<()> {
         let io = |source| Error::Io { path: part.to_owned(), source };
         let mut into = append(part)?;
@@ -177,7 +177,7 @@ impl Hub {
         Ok(())
     }
 
-    /// One answer's worth of a content, from byte `have` on.
+    /// Receives the response to one request, from byte `have` on.
     fn part(
         &self,
         repo: &Repo,
@@ -190,7 +190,7 @@ impl Hub {
         let full = |source| DownloadInterruption::Final(Error::Io { path: self.settings.cache.clone(), source });
         let answer = self.wire.ask(url, HubRequestKind::Get { from: have }).map_err(|failure| match failure {
             failure if failure.is_transient() => DownloadInterruption::Broken(failure.to_string()),
-            // More lies there than the file has: of no use.
+            // The partial file is longer than the file and can't be used.
             HubFailure::Refused { status: StatusCode::RANGE_NOT_SATISFIABLE, .. } => match into.set_len(0) {
                 Ok(()) => DownloadInterruption::Broken("the size of the file has changed".into()),
                 Err(source) => full(source),
@@ -199,7 +199,7 @@ impl Hub {
         })?;
         let continues = text(&answer, "content-range").starts_with(&format!("bytes {have}-"));
         let at = if answer.status() == StatusCode::PARTIAL_CONTENT && continues { have } else { 0 };
-        // A server that knows no ranges begins anew.
+        // A server without range support starts over.
         into.set_len(at).map_err(full)?;
         advance.task.set(at);
         let mut reader = answer.into_body().into_reader();
@@ -229,7 +229,7 @@ impl Hub {
     }
 }
 
-/// Returns the address of a file's repository, for messages.
+/// Returns the server and repository in a file's address, for messages.
 fn host(url: &str) -> &str {
     url.split("/resolve/").next().unwrap_or(url)
 }

@@ -1,11 +1,11 @@
-//! What a repository holds: as the hub says, or as far as the cache knows.
+//! Files in a repository, as listed by the hub or by the cache.
 
 /// The files of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RepoListing {
     pub(super) commit: String,
     pub(super) files: Vec<String>,
-    /// Whether the hub itself says so, so that the list is whole.
+    /// Whether the list comes from the hub, and so is complete.
     pub(super) fresh: bool,
 }
 

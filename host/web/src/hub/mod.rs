@@ -1,8 +1,7 @@
-//! Models and datasets by their names on the Hugging Face hub, through the cache that its own
-//! libraries keep: what Python has fetched is not fetched again, and the other way round.
+//! Models and datasets from the Hugging Face hub, through the cache that Hugging Face's own libraries use: files downloaded by either are
+//! not downloaded again by the other.
 //!
-//! What belongs to one commit is taken from one commit: a branch is looked up once, and every file
-//! then comes from the commit that it was at.
+//! A branch is resolved once, and all files come from the commit that it pointed to.
 
 mod cache;
 mod card;
@@ -33,18 +32,18 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Files of one commit, in the cache.
+/// Files of one commit in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubSnapshot {
-    /// `OWNER/NAME@COMMIT`, which means the same files for ever.
+    /// `OWNER/NAME@COMMIT`, which always identifies the same files.
     pub name: String,
-    /// The folder in which they lie.
+    /// Folder of the files.
     pub folder: PathBuf,
-    /// The files that were asked for.
+    /// Requested files.
     pub files: Vec<PathBuf>,
 }
 
-/// A model by its name on the hub, as the environment says where that is.
+/// Fetches a model by its name on the hub that the environment configures.
 ///
 /// # Errors
 /// See [`Hub::model`].
@@ -52,7 +51,7 @@ pub fn model(name: &str) -> Result<HubSnapshot> {
     Hub::new(HubSettings::from_env()).model(name)
 }
 
-/// A model's configuration alone, by its name on the hub.
+/// Fetches only the configuration of a model, by its name on the hub.
 ///
 /// # Errors
 /// See [`Hub::model_config`].
@@ -60,7 +59,7 @@ pub fn model_config(name: &str) -> Result<HubSnapshot> {
     Hub::new(HubSettings::from_env()).model_config(name)
 }
 
-/// The files with a model's chat template, by its name on the hub.
+/// Fetches the files with a model's chat template, by its name on the hub.
 ///
 /// # Errors
 /// See [`Hub::template`].
@@ -68,7 +67,7 @@ pub fn template(name: &str) -> Result<HubSnapshot> {
     Hub::new(HubSettings::from_env()).template(name)
 }
 
-/// The files of a split of a dataset, by its name on the hub.
+/// Fetches the files of a dataset's split, by its name on the hub.
 ///
 /// # Errors
 /// See [`Hub::dataset`].
@@ -76,15 +75,15 @@ pub fn dataset(name: &str, split: &str) -> Result<HubSnapshot> {
     Hub::new(HubSettings::from_env()).dataset(name, split)
 }
 
-/// Files of a local dataset's folder.
+/// Maximum number of files in the folder of a local dataset.
 const MOST_LOCAL: usize = 100_000;
 
-/// Folders within each other in a local dataset's folder.
+/// Maximum depth of folders in the folder of a local dataset.
 const DEEPEST: usize = 32;
 
-/// The files of a split in a local folder that is laid out like a dataset on the hub; none if it holds nothing that can be read. The
-/// subset is one of those that the folder's card lists. A split that was not `chosen` may be another one, if there is only one. Folders
-/// inside for which `is_output` holds are no part of it.
+/// Returns the files of a split in a local folder with the layout of a dataset on the hub; `None` if the folder has no data files. The
+/// subset is one of those that the folder's card lists. If the split was not `chosen` and there is only one, that one is used. Subfolders
+/// for which `is_output` holds are skipped.
 ///
 /// # Errors
 /// If there is no such split, if there are several subsets to choose from, or if the folder's card is wrong.
@@ -98,7 +97,7 @@ pub fn local_split(
     let unreadable = |source| Error::Io { path: folder.to_owned(), source };
     list(folder, "", is_output, &mut Vec::new(), &mut files).map_err(unreadable)?;
     files.sort_unstable();
-    // What it holds instead of data is said by who reads it.
+    // The reader of the dataset reports what the folder holds instead.
     if !splits::has_data(&files) {
         return Ok(None);
     }
@@ -111,43 +110,43 @@ pub fn local_split(
     Ok(Some(DatasetSplit { files, name: choice.split, summary, ignored, unused: choice.unused }))
 }
 
-/// The files of a split, and what the user should know of the choice.
+/// Files of a split, and notes for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetSplit {
-    /// Its files, in the order in which they are read.
+    /// Files, in reading order.
     pub files: Vec<PathBuf>,
-    /// Its name.
+    /// Name of the split.
     pub name: String,
-    /// Says which files are read.
+    /// Describes which files are read.
     pub summary: String,
-    /// Names data files that are in no split, if there are any.
+    /// Lists data files that are in no split, if there are any.
     pub ignored: Option<String>,
-    /// Names what the folder's card sets without effect, if there is anything.
+    /// Lists settings of the folder's card that have no effect, if there are any.
     pub unused: Option<String>,
 }
 
-/// Returns the folder and the subset that a path such as `FOLDER/SUBSET` means: the folder's card lists that subset; or it lists others
-/// and nothing lies there. A listed subset comes before a folder of its name, which may have the files of other splits too.
+/// Splits a path such as `FOLDER/SUBSET` into folder and subset, if the folder's card lists that subset, or lists others and the path does
+/// not exist. A listed subset takes precedence over a folder of the same name, which may also hold files of other splits.
 pub fn local_subset(given: &str) -> Option<(PathBuf, String)> {
     let path = Path::new(given);
     let (folder, subset) = (path.parent()?, path.file_name()?.to_str()?);
     if path.is_file() {
         return None;
     }
-    // A name alone means something in the working directory, or a dataset on the hub.
+    // A bare name refers to the working directory, or to a dataset on the hub.
     let is_bare = folder.as_os_str().is_empty();
     let folder = if is_bare { Path::new(".") } else { folder };
     let unfit = |detail: String| Error::Unfit { name: printable_path(folder), detail };
     let is_meant = match card_in(folder, unfit).transpose()? {
         Ok(card) if path.exists() || is_bare => card.names().contains(&subset),
         Ok(card) => !card.names().is_empty(),
-        // What is wrong with a card is said when it is read to choose files.
+        // Errors in a card are reported when it is read to choose files.
         Err(_) => !path.exists() && !is_bare,
     };
     is_meant.then(|| (folder.to_owned(), subset.to_owned()))
 }
 
-/// Reads the card of a local folder, if it has one. What is wrong with it makes an error by `unfit`.
+/// Reads the card of a local folder, if it has one. `unfit` converts a description of what is wrong into an error.
 fn card_in(folder: &Path, unfit: impl Fn(String) -> Error) -> Result<Option<DatasetCard>> {
     let [card, settings] = [CARD, SETTINGS].map(|name| Some(folder.join(name)).filter(|path| path.is_file()));
     if card.is_none() && settings.is_none() {
@@ -157,12 +156,12 @@ fn card_in(folder: &Path, unfit: impl Fn(String) -> Error) -> Result<Option<Data
     DatasetCard::parse_with(&read(card)?, &read(settings)?).map(Some).map_err(unfit)
 }
 
-/// Reads a dataset's card. What is wrong with it makes an error by `unfit`.
+/// Reads the card of a dataset. `unfit` converts a description of what is wrong into an error.
 fn read_card(path: &Path, unfit: impl Fn(String) -> Error) -> Result<DatasetCard> {
     DatasetCard::parse(&beginning(path)?).map_err(unfit)
 }
 
-/// Reads as much of a file as a card may have.
+/// Reads the first bytes of a file, as many as a card may have.
 fn beginning(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     let read = files::open(path).and_then(|file| file.take(card::READ).read_to_end(&mut bytes));
@@ -173,7 +172,7 @@ fn beginning(path: &Path) -> Result<String> {
 /// Maximum number of files that a message names.
 const NAMED: usize = 8;
 
-/// Says which files of a dataset are read.
+/// Describes which files of a dataset are read.
 fn summary(choice: &SplitChoice) -> String {
     let mut text = format!("reading {} for the split {}", named(&choice.files), printable(&choice.split, 64));
     if !choice.others.is_empty() {
@@ -182,12 +181,12 @@ fn summary(choice: &SplitChoice) -> String {
     text
 }
 
-/// Names the data files that are in no split, if there are any.
+/// Lists the data files that are in no split, if there are any.
 fn ignored(choice: &SplitChoice) -> Option<String> {
     (!choice.ignored.is_empty()).then(|| named(&choice.ignored))
 }
 
-/// Returns the names of some files, and the number of the others.
+/// Lists the names of some files, and the number of the others.
 fn named(files: &[String]) -> String {
     let mut text = files.iter().take(NAMED).map(|file| printable(file, 128)).collect::<Vec<_>>().join(", ");
     if files.len() > NAMED {
@@ -196,8 +195,8 @@ fn named(files: &[String]) -> String {
     text
 }
 
-/// Adds the files below a folder, with slashes. `above` are the real paths of the folders that contain it, so that a link to one of
-/// them is not followed.
+/// Adds the files below a folder, as paths with slashes. `above` holds the real paths of the folder's ancestors, so that links to one of
+/// them are not followed.
 fn list(
     folder: &Path,
     before: &str,
@@ -230,33 +229,32 @@ fn list(
     Ok(())
 }
 
-/// Bytes of all files of a model or dataset together. Weights are held in memory, and so are rows.
+/// Maximum size in bytes of all files of a model or dataset. Weights and rows are held in memory.
 const MOST: u64 = 1 << 40;
 
-/// Bytes of what is said of a listing.
+/// Maximum length of a message about a listing, in bytes.
 const LONGEST_SAID: usize = 2048;
 
-/// The branch on which the hub keeps every dataset as Parquet.
+/// Branch on which the hub stores every dataset as Parquet.
 const CONVERTED: &str = "refs/convert/parquet";
 
-/// The hub, by way of a cache.
+/// Hub, accessed through the cache.
 pub struct Hub {
     settings: HubSettings,
     wire: HubClient,
 }
 
 impl Hub {
-    /// A hub that is reached as `settings` say.
+    /// Creates a hub with these settings.
     pub fn new(settings: HubSettings) -> Self {
         let wire = HubClient::new(&settings);
         Self { settings, wire }
     }
 
-    /// Fetches what a model folder needs, and nothing else of what the repository holds.
+    /// Fetches the files that a model folder needs, and no others of the repository.
     ///
     /// # Errors
-    /// If there is no such model, none that may be read, none with safetensors and a tokenizer, or
-    /// it does not come whole.
+    /// If there is no such model, it is not accessible, it has no safetensors or no tokenizer, or the download fails.
     pub fn model(&self, name: &str) -> Result<HubSnapshot> {
         let repo = Repo::parse(RepoKind::Model, name)?;
         let cache = HubCache::new(&self.settings, &repo);
@@ -270,7 +268,7 @@ impl Hub {
                 return Err(unfit(format!("has no {file}; it has {}", listing.names())));
             }
         }
-        // A model may have both; then shards are not read.
+        // A model may have both a single file and shards; the shards are then not read.
         if listing.has(WEIGHTS) {
             wanted.push(WEIGHTS.to_owned());
         } else if listing.has(INDEX) {
@@ -290,10 +288,10 @@ impl Hub {
         self.snapshot(&repo, &cache, &listing, &wanted)
     }
 
-    /// Fetches a model's configuration, and nothing else of what the repository holds.
+    /// Fetches only the configuration of a model.
     ///
     /// # Errors
-    /// If there is no such model, none that may be read, or none with a configuration.
+    /// If there is no such model, it is not accessible, or it has no configuration.
     pub fn model_config(&self, name: &str) -> Result<HubSnapshot> {
         let repo = Repo::parse(RepoKind::Model, name)?;
         let cache = HubCache::new(&self.settings, &repo);
@@ -305,10 +303,10 @@ impl Hub {
         self.snapshot(&repo, &cache, &listing, &[CONFIG.to_owned()])
     }
 
-    /// Fetches what may hold a model's chat template.
+    /// Fetches the files that may hold a model's chat template.
     ///
     /// # Errors
-    /// If there is no such model, none that may be read, none with a tokenizer's settings or a template, or they don't come whole.
+    /// If there is no such model, it is not accessible, it has neither tokenizer settings nor a template, or the download fails.
     pub fn template(&self, name: &str) -> Result<HubSnapshot> {
         let repo = Repo::parse(RepoKind::Model, name)?;
         let cache = HubCache::new(&self.settings, &repo);
@@ -324,13 +322,12 @@ impl Hub {
         self.snapshot(&repo, &cache, &listing, &wanted)
     }
 
-    /// Fetches the files of a split of a dataset. `OWNER/NAME/SUBSET` names one of several subsets.
-    /// Where a repository holds nothing that can be read, or does not tell its splits by its files'
-    /// names, the hub's own conversion to Parquet is taken.
+    /// Fetches the files of a dataset's split. `OWNER/NAME/SUBSET` selects one of several subsets. Uses the hub's conversion to Parquet if
+    /// the repository holds no readable files, or its file names don't tell the splits apart.
     ///
     /// # Errors
-    /// If there is no such dataset, none that may be read, no such split, several subsets to choose
-    /// from, or it does not come whole.
+    /// If there is no such dataset, it is not accessible, it has no such split, it has several subsets to choose from, or the download
+    /// fails.
     pub fn dataset(&self, name: &str, split: &str) -> Result<HubSnapshot> {
         let repo = Repo::parse(RepoKind::Dataset, name)?;
         let mut default = None;
@@ -338,17 +335,17 @@ impl Hub {
             Err(error @ (Error::Unfit { .. } | Error::Unreachable { .. })) if repo.revision == "main" => error,
             other => return other,
         };
-        // There, subsets have the names of the card's configs.
+        // In the conversion, subsets have the names of the card's configs.
         let subset = repo.subset.clone().or(default);
         let converted = Repo { revision: CONVERTED.to_owned(), subset, ..repo };
         self.split(&converted, split, &mut None).map_err(|second| match second {
-            // There, the names of subsets and splits are the dataset's own.
+            // In the conversion, subsets and splits have the dataset's own names.
             Error::Unfit { .. } => second,
             _ => first,
         })
     }
 
-    /// Fetches the files of a split. Notes the name of the `default` config, if the dataset's card has one.
+    /// Fetches the files of a split. Stores the name of the card's `default` config, if there is one.
     fn split(&self, repo: &Repo, split: &str, default: &mut Option<String>) -> Result<HubSnapshot> {
         let cache = HubCache::new(&self.settings, repo);
         let unfit = |detail: String| Error::Unfit { name: repo.id.clone(), detail: printable(&detail, LONGEST_SAID) };
@@ -387,7 +384,7 @@ impl Hub {
         };
         let files = wanted.iter().map(fetch).collect::<Result<Vec<_>>>()?;
         if listing.fresh {
-            // Last, so that a branch that the cache knows is one of which everything is there.
+            // Recorded last, so that the cache holds all files of every branch that it knows.
             cache.remember(&repo.revision, &listing.commit)?;
         }
         Ok(HubSnapshot { name: repo.pinned(&listing.commit), folder: cache.snapshot(&listing.commit), files })

@@ -1,12 +1,12 @@
-//! The files of a model's repository.
+//! Files of a model's repository.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// A model's configuration.
+/// Configuration of a model.
 pub(super) const CONFIG: &str = "config.json";
 
-/// What a model folder may have beside its weights, and which of it it must.
+/// Files of a model folder besides the weights, and whether each is required.
 pub(super) const BESIDE_WEIGHTS: [(&str, bool); 8] = [
     (CONFIG, true),
     ("tokenizer.json", true),
@@ -18,17 +18,17 @@ pub(super) const BESIDE_WEIGHTS: [(&str, bool); 8] = [
     ("additional_chat_templates/tool_use.jinja", false),
 ];
 
-/// Those that may hold a chat template.
+/// Files that may hold a chat template.
 pub(super) const TEMPLATES: [&str; 2] = ["tokenizer_config.json", "chat_template.jinja"];
 
-/// What a chat template is fetched with.
+/// Files that are fetched together with a chat template.
 pub(super) const BESIDE_TEMPLATES: [&str; 2] = ["special_tokens_map.json", "additional_chat_templates/tool_use.jinja"];
 
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 
 pub(super) const WEIGHTS: &str = "model.safetensors";
 
-/// Bytes of one of a model's files beside its weights.
+/// Maximum size of a model's files other than weights, in bytes.
 pub(super) const SMALL: u64 = 256 << 20;
 
 #[derive(Deserialize)]

@@ -1,32 +1,32 @@
-//! Names on the hub.
+//! Names of models and datasets on the hub.
 
 use super::{Error, Result};
 use std::path::Path;
 
-/// Endings of files that are read or written; what ends so is meant to be a path.
+/// File extensions; a text with one of them is meant as a path.
 const FILES: [&str; 13] =
     ["jinja", "json", "jsonl", "ndjson", "parquet", "txt", "csv", "tsv", "arrow", "gz", "zst", "safetensors", "toml"];
 
-/// What a repository holds.
+/// Kind of a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RepoKind {
     Model,
     Dataset,
 }
 
-/// A repository, at a revision.
+/// Repository at a revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Repo {
     pub(super) kind: RepoKind,
-    /// `OWNER/NAME`, or `NAME` for the oldest ones.
+    /// `OWNER/NAME`, or only `NAME` for the oldest repositories.
     pub(super) id: String,
-    /// A part of a dataset.
+    /// Subset of a dataset.
     pub(super) subset: Option<String>,
-    /// A branch, tag or commit.
+    /// Branch, tag or commit.
     pub(super) revision: String,
 }
 
-/// A part of a name, as the hub allows them. Each becomes part of a path.
+/// Returns whether the hub allows a text as part of a name. Each part becomes part of a path.
 fn is_part(part: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let edge = |c: char| matches!(c, '.' | '-');
@@ -45,8 +45,7 @@ fn is_revision(revision: &str) -> bool {
     revision.len() <= 200 && revision.chars().all(allowed) && revision.split('/').all(part) && !revision.contains("..")
 }
 
-/// Whether a text is a name on the hub rather than a path: it is written like one, and nothing
-/// lies at that path.
+/// Returns whether a text is a name on the hub rather than a path: it has the form of a name, and the path does not exist.
 pub fn looks_like_name(text: &str) -> bool {
     let ending = |id: &str| id.rsplit_once('.').is_some_and(|(_, ending)| FILES.contains(&ending.to_lowercase().as_str()));
     Repo::split(RepoKind::Dataset, text).is_some_and(|repo| !ending(&repo.id) && !repo.subset.as_deref().is_some_and(ending))
@@ -67,8 +66,10 @@ impl Repo {
         good.then(|| Self { kind, id, subset, revision: revision.to_owned() })
     }
 
+    /// Parses a name such as `OWNER/NAME@REVISION`.
+    ///
     /// # Errors
-    /// If it is not written like a name.
+    /// If the text does not have the form of a name.
     pub(super) fn parse(kind: RepoKind, text: &str) -> Result<Self> {
         let form = match kind {
             RepoKind::Model => "OWNER/NAME or OWNER/NAME@REVISION",
@@ -81,13 +82,13 @@ impl Repo {
         })
     }
 
-    /// The name of the same at a commit.
+    /// Returns the name with a commit as its revision.
     pub(super) fn pinned(&self, commit: &str) -> String {
         let subset = self.subset.as_ref().map(|s| format!("/{s}")).unwrap_or_default();
         format!("{}{subset}@{commit}", self.id)
     }
 
-    /// What it is, in words.
+    /// Returns the noun for the repository's kind.
     pub(super) fn noun(&self) -> &'static str {
         match self.kind {
             RepoKind::Model => "model",
@@ -95,12 +96,12 @@ impl Repo {
         }
     }
 
-    /// Returns the repository's folder in the cache.
+    /// Returns the folder of the repository in the cache.
     pub(super) fn folder(&self) -> String {
         format!("{}s--{}", self.noun(), self.id.replace('/', "--"))
     }
 
-    /// Returns the address of the repository's page, below which its files are.
+    /// Returns the address of the repository's page, which is the prefix of its files' addresses.
     pub(super) fn page(&self, endpoint: &str) -> String {
         match self.kind {
             RepoKind::Model => format!("{endpoint}/{}", self.id),
@@ -108,7 +109,7 @@ impl Repo {
         }
     }
 
-    /// Returns the address where the hub describes the repository at its revision.
+    /// Returns the API's address for the repository at its revision.
     pub(super) fn api(&self, endpoint: &str) -> String {
         format!("{endpoint}/api/{}s/{}/revision/{}", self.noun(), self.id, self.revision.replace('/', "%2F"))
     }

@@ -1,19 +1,19 @@
-//! Patterns of file paths as `datasets` reads them: `*` and `?` within a path's part, `[a-z]` and `[!a-z]` for a character, `**` for
-//! any number of folders.
+//! File patterns with the semantics of `datasets`: `*` and `?` match within a path component, `[a-z]` and `[!a-z]` match one character, and
+//! `**` matches any number of folders.
 
-/// Files that a pattern matches only if it names them.
+/// Files that a pattern matches only if it spells out their names.
 const UNNAMED: [&str; 6] =
     ["README.md", "config.json", "dataset_info.json", "dataset_infos.json", "dummy_data.zip", "dataset_dict.json"];
 
 /// Maximum length of a pattern in bytes.
 pub(super) const LONGEST: usize = 1024;
 
-/// Returns whether a text is more than the name of one file.
+/// Returns whether a text is a pattern rather than the name of one file.
 pub(super) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
-/// Returns the files that a pattern matches, in the order of their paths. Special files and folders must be named.
+/// Returns the files that a pattern matches, sorted by path. Special files and folders match only if they are spelled out.
 pub(super) fn matching<'a>(pattern: &str, files: &[&'a str]) -> Vec<&'a str> {
     let own = last(pattern);
     let special = |path: &str| folders(path).filter(|part| part.starts_with("__")).count();
@@ -34,20 +34,20 @@ pub(super) fn last(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
-/// Returns the folders of a path.
+/// Returns the folders in a path.
 pub(super) fn folders(path: &str) -> impl Iterator<Item = &str> {
     path.rsplit_once('/').map(|(folders, _)| folders.split('/')).into_iter().flatten()
 }
 
-/// Returns whether a pattern's parts match a path's. Takes time proportional to the product of their lengths.
+/// Returns whether a pattern's components match a path's, in time proportional to the product of their lengths.
 fn matches(pattern: &[Vec<char>], path: &[&str]) -> bool {
-    // Whether the pattern's first parts match the path's first `i` parts.
+    // Whether the components of the pattern processed so far match the path's first `i` components.
     let mut reached = vec![false; path.len() + 1];
     reached[0] = true;
     for (n, part) in pattern.iter().enumerate() {
         let mut next = vec![false; path.len() + 1];
         if part[..] == ['*', '*'] {
-            // At the end it matches at least one part.
+            // A final `**` matches at least one component.
             let least = usize::from(n + 1 == pattern.len());
             let mut any = false;
             for (i, matched) in next.iter_mut().enumerate() {
@@ -67,7 +67,7 @@ fn matches(pattern: &[Vec<char>], path: &[&str]) -> bool {
 fn part_matches(pattern: &[char], name: &str) -> bool {
     let name: Vec<char> = name.chars().collect();
     let (mut p, mut n) = (0, 0);
-    // Where the last `*` is, and how much of the name it has taken.
+    // The position of the last `*`, and how much of the name it has consumed.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         let (fits, length) = match pattern.get(p) {
@@ -93,12 +93,12 @@ fn part_matches(pattern: &[char], name: &str) -> bool {
     pattern[p..].iter().all(|c| *c == '*')
 }
 
-/// Returns whether a class such as `[a-z]`, with which a pattern begins, has a character, and the class's length; none if it has no
-/// end.
+/// Returns whether the class at the beginning of a pattern, such as `[a-z]`, contains a character, and the length of the class; `None` if
+/// it is not closed.
 fn class(pattern: &[char], c: char) -> Option<(bool, usize)> {
     let negated = matches!(pattern.get(1), Some('!' | '^'));
     let begin = if negated { 2 } else { 1 };
-    // A bracket in front is a member.
+    // A leading bracket is a member.
     let end = begin + 1 + pattern.get(begin + 1..)?.iter().position(|c| *c == ']')?;
     let members = &pattern[begin..end];
     let (mut i, mut found) = (0, false);

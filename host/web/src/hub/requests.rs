@@ -1,4 +1,4 @@
-//! Asks the hub what a repository holds.
+//! Lists the files of a repository.
 
 use super::cache::{HubCache, is_hash, is_inside};
 use super::client::{HubFailure, HubRequestKind};
@@ -8,10 +8,10 @@ use super::{Error, Hub, Result};
 use crate::config::printable;
 use serde::Deserialize;
 
-/// Bytes of an answer about a repository; one of very many files has some megabytes.
+/// Maximum size of a response about a repository, in bytes; repositories with very many files need some megabytes.
 const LONGEST: u64 = 32 << 20;
 
-/// Files of a repository.
+/// Maximum number of files in a repository.
 const MOST_FILES: usize = 100_000;
 
 #[derive(Deserialize)]
@@ -26,8 +26,7 @@ struct Sibling {
 }
 
 impl Hub {
-    /// The files of a revision, from the hub if it answers, and otherwise from the cache if that
-    /// holds all that is needed.
+    /// Returns the files of a revision: from the hub, or from the cache if the hub does not respond and `whole` holds for the cached files.
     pub(super) fn listing(&self, repo: &Repo, cache: &HubCache, whole: impl Fn(&RepoListing) -> bool) -> Result<RepoListing> {
         let cached = || cache.listing(&repo.revision).filter(&whole);
         if self.settings.offline {
@@ -77,7 +76,7 @@ impl Hub {
         Ok(RepoListing { commit: answer.sha, files, fresh: true })
     }
 
-    /// A failure in words, with what may help.
+    /// Turns a failure into an error for the user, with advice.
     pub(super) fn explain(&self, repo: &Repo, failure: HubFailure) -> Error {
         let (name, noun) = (repo.id.clone(), repo.noun());
         let (endpoint, page) = (&self.settings.endpoint, repo.page(&self.settings.endpoint));

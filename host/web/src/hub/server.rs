@@ -1,5 +1,4 @@
-//! A hub for the tests, on a port of its own: answers as huggingface.co does, remembers what it was
-//! asked, and misbehaves on request.
+//! Test server on its own port: it answers like huggingface.co, records the requests, and misbehaves on demand.
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -8,51 +7,51 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The commit that every repository is at, and that of its conversion to Parquet.
+/// Commit of every repository, and that of its conversion to Parquet.
 pub(super) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 pub(super) const CONVERTED: &str = "89abcdef0123456789abcdef0123456789abcdef";
 
-/// A request as it came.
+/// Recorded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HubTestRequest {
     pub(super) method: String,
     pub(super) path: String,
-    /// Where it asks to go on from.
+    /// Start of the requested range.
     pub(super) from: Option<u64>,
     pub(super) token: Option<String>,
 }
 
-/// What it holds and how it behaves.
+/// Contents and behaviour of the server.
 #[derive(Default)]
 pub(super) struct HubTestState {
     /// Files by `models/ID@REVISION` or `datasets/ID@REVISION`.
     pub(super) repos: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
-    /// Where large files are, by their hash, once a redirect was sent there.
+    /// Large files by hash, once a redirect to them was sent.
     contents: BTreeMap<String, Vec<u8>>,
-    /// The token that must be sent.
+    /// Token that requests must have.
     pub(super) token: Option<String>,
-    /// Answers end after so many bytes of a body, this many times.
+    /// Bodies are cut off after this many bytes, this many times.
     pub(super) cut: Option<(usize, usize)>,
-    /// Requests for files that are put off before one is answered.
+    /// Number of requests for files that are rejected as too busy before one is answered.
     pub(super) busy: usize,
-    /// A byte of every large file is another than it should be.
+    /// Whether one byte of every large file is wrong.
     pub(super) damaged: bool,
-    /// Large files have so many bytes more than is said.
+    /// Number of bytes by which large files exceed their announced size.
     pub(super) swelled: usize,
-    /// What is said of large files' sizes, where it is not true.
+    /// Announced size of large files, if it is wrong.
     pub(super) size: Option<String>,
-    /// Bodies of answers to paths with this in them come a byte at a time.
+    /// Bodies of responses to paths that contain this text arrive one byte at a time.
     pub(super) slow: Option<&'static str>,
-    /// Where large files are said to be, if not where they are.
+    /// Target of redirects to large files, if it is wrong.
     pub(super) redirect: Option<String>,
-    /// Ranges are not known.
+    /// Whether range requests are ignored.
     pub(super) rangeless: bool,
     pub(super) asked: Vec<HubTestRequest>,
 }
 
 pub(super) struct HubTestServer {
     pub(super) endpoint: String,
-    /// Where large files are.
+    /// Address of the server of large files.
     pub(super) elsewhere: String,
     state: Arc<Mutex<HubTestState>>,
 }
@@ -72,7 +71,7 @@ impl HubTestAnswer {
 impl HubTestServer {
     pub(super) fn new() -> Self {
         let state = Arc::new(Mutex::new(HubTestState::default()));
-        // Large files lie elsewhere, as on the hub.
+        // Large files are on another server, as on the hub.
         let elsewhere = listen(state.clone(), String::new());
         let endpoint = listen(state.clone(), elsewhere.clone());
         Self { endpoint, elsewhere, state }
@@ -82,13 +81,13 @@ impl HubTestServer {
         self.state.lock().unwrap()
     }
 
-    /// Puts files into a repository.
+    /// Adds files to a repository.
     pub(super) fn hold(&self, repo: &str, files: &[(&str, &[u8])]) {
         let files = files.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect();
         self.state().repos.insert(repo.to_owned(), files);
     }
 
-    /// What it was asked since the last time.
+    /// Returns the requests since the last call.
     pub(super) fn asked(&self) -> Vec<HubTestRequest> {
         std::mem::take(&mut self.state().asked)
     }
@@ -106,7 +105,7 @@ fn listen(state: Arc<Mutex<HubTestState>>, elsewhere: String) -> String {
     endpoint
 }
 
-/// One request a connection. What goes wrong here shows in what the client gets.
+/// Answers one request per connection. Failures here show in what the client receives.
 fn serve(stream: &TcpStream, state: &Mutex<HubTestState>, elsewhere: &str) {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default();
@@ -195,7 +194,7 @@ fn answer(state: &mut HubTestState, asked: &HubTestRequest, elsewhere: &str) -> 
         );
     }
     let Some((page, rest)) = asked.path.split_once("/resolve/") else { return HubTestAnswer::refusal("404 Not Found", "") };
-    // A repository that was renamed.
+    // The repository was renamed.
     if let Some(name) = page.strip_prefix("/old/") {
         let headers = vec![("Location", format!("/new/{name}/resolve/{rest}"))];
         return HubTestAnswer { status: "307 Temporary Redirect", headers, body: Vec::new() };
@@ -221,16 +220,16 @@ fn answer(state: &mut HubTestState, asked: &HubTestRequest, elsewhere: &str) -> 
         state.contents.insert(sum, held);
         return HubTestAnswer { status: "302 Found", headers, body: Vec::new() };
     }
-    // As git's own hashes, of forty digits.
+    // Like git's own hashes, it has forty digits.
     HubTestAnswer { headers: vec![at_commit, ("ETag", format!("W/\"{}\"", &sum[..40]))], ..plain(bytes) }
 }
 
-/// The commit that a revision is at.
+/// Returns the commit of a revision.
 fn commit(revision: &str) -> &'static str {
     if [super::CONVERTED, CONVERTED].contains(&revision) { CONVERTED } else { COMMIT }
 }
 
-/// A repository's files at a revision, or at the commit that one is at.
+/// Returns a repository's files at a revision, or at the commit of one.
 fn at<'a>(state: &'a HubTestState, repo: &str, revision: &str) -> Option<&'a BTreeMap<String, Vec<u8>>> {
     let is = |known: &str| match revision {
         COMMIT => known != super::CONVERTED,

@@ -1,39 +1,39 @@
-//! What the environment says of the hub, under the names that its own libraries read.
+//! Settings of the hub from the environment variables of Hugging Face's own libraries.
 
 use crate::config::files;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Bytes of the file that holds a token.
+/// Maximum size of the token file, in bytes.
 const LONGEST_TOKEN: u64 = 16 << 10;
 
-/// How the hub is reached. Can't be printed, since the token is a secret.
+/// Settings of the hub. Not `Debug`, since the token is a secret.
 #[derive(Clone)]
 pub struct HubSettings {
-    /// Its address, without a slash at the end (HF_ENDPOINT).
+    /// Address, without a trailing slash (HF_ENDPOINT).
     pub endpoint: String,
-    /// The folder of its cache (HF_HUB_CACHE, or `hub` in HF_HOME).
+    /// Folder of the cache (HF_HUB_CACHE, or `hub` in HF_HOME).
     pub cache: PathBuf,
-    /// Servers that it may redirect to although they are not public, as judges' hosts are granted (RLHOST_HUB_HOSTS).
+    /// Servers to which the hub may redirect although they are not public, in the form of grants of judges' hosts (RLHOST_HUB_HOSTS).
     pub redirects: String,
-    /// Who asks (HF_TOKEN, or the file that `hf auth login` writes).
+    /// Access token (HF_TOKEN, or the file that `hf auth login` writes).
     pub token: Option<String>,
-    /// Whether the cache alone may be looked at (HF_HUB_OFFLINE).
+    /// Whether only the cache may be used (HF_HUB_OFFLINE).
     pub offline: bool,
-    /// How long after a broken connection the next is tried; each time twice as long.
+    /// Delay before the first retry after a broken connection; doubles with each retry.
     pub retry_delay: Duration,
-    /// How slow it may be.
+    /// Limits on a slow hub.
     pub timeouts: HubTimeouts,
 }
 
-/// How slow a hub may be, that nobody is kept waiting by one that sends a byte now and then.
+/// Limits on a slow hub, so that a server that sends a byte now and then can't block a run.
 #[derive(Clone, Copy, Debug)]
 pub struct HubTimeouts {
-    /// The time for an answer about a repository or a file, with all of it.
+    /// Maximum time for the complete response about a repository or a file.
     pub answer: Duration,
-    /// The time in which a download has to get on, broken connections included,
+    /// Interval, including broken connections, in which a download must receive at least `least` bytes.
     pub stretch: Duration,
-    /// by so many bytes.
+    /// Minimum number of bytes per `stretch`.
     pub least: u64,
 }
 
@@ -44,7 +44,7 @@ impl Default for HubTimeouts {
 }
 
 impl HubSettings {
-    /// As the environment has them.
+    /// Reads the settings from the environment.
     pub fn from_env() -> Self {
         Self::read(|name| std::env::var(name).ok())
     }

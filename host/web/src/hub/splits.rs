@@ -1,56 +1,56 @@
-//! Which files of a dataset are a split's: as its card says, or by the names that the hub's own library `datasets` goes by.
+//! Chooses the files of a dataset's split: by its card, or by the naming conventions of the `datasets` library.
 
 use super::card::{CardConfig, DatasetCard};
 use super::patterns::{folders, last, matching};
 use crate::config::files::{ABOUT_DATASETS, is_about_data};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The formats of data files, each with its endings. Files of one format are read together.
+/// Formats of data files, each with its extensions. Files of one format are read together.
 const FORMATS: [&[&str]; 4] = [&["parquet"], &["jsonl", "json", "ndjson"], &["csv", "tsv"], &["txt"]];
 
-/// Formats that are read only from local folders; on the hub, such tables are taken from its own conversion.
+/// Index of the first format that is read from local folders only; on the hub, the conversion to Parquet is used for these tables.
 const LOCAL: usize = 2;
 
-/// Endings, the preferred one first where there are as many files of several.
+/// Extensions in order of preference, where several have equally many files.
 const PREFERRED: [&str; 7] = ["parquet", "jsonl", "json", "csv", "txt", "tsv", "ndjson"];
 
-/// A model's configuration, which is not data.
+/// Configuration of a model, which is not data.
 const MODEL: &str = "config.json";
 
-/// Words for splits, in the order of `datasets`.
+/// Words that name splits, in the order of `datasets`.
 const WORDS: [(&str, &[&str]); 3] = [
     ("train", &["train", "training"]),
     ("validation", &["validation", "valid", "dev", "val"]),
     ("test", &["test", "testing", "eval", "evaluation"]),
 ];
 
-/// A data file in a folder of this name is one of a split's numbered files.
+/// Pattern of the numbered files of a split in the folder `data`.
 const SHARDED: &str = "data/*-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*.*";
 
-/// A split's files, and what else there is.
+/// Files of a split, and what else the dataset has.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SplitChoice {
     pub(super) split: String,
-    /// In the order in which they are read.
+    /// Files in reading order.
     pub(super) files: Vec<String>,
-    /// The names of the other splits.
+    /// Names of the other splits.
     pub(super) others: Vec<String>,
     /// Data files that are in no split.
     pub(super) ignored: Vec<String>,
-    /// What the card says of the subset that has no effect.
+    /// Settings of the subset's card that have no effect.
     pub(super) unused: Option<String>,
 }
 
-/// The patterns of files with a word, and the splits that a file's path names.
+/// Function from a word to its file patterns, and function from a path to the splits that it names.
 type SplitNameMatcher = (fn(&str) -> Vec<String>, fn(&str) -> BTreeSet<&'static str>);
 
 /// Files by split.
 type Splits = Vec<(String, Vec<String>)>;
 
-/// Returns the files of a split of a repository on the hub.
+/// Returns the files of a split in a repository on the hub.
 ///
 /// # Errors
-/// If there is no file that can be read, none of this split, or if several subsets have one.
+/// If there is no readable file, no such split, or several subsets have it.
 pub(super) fn choose(files: &[String], card: &DatasetCard, subset: Option<&str>, split: &str) -> Result<SplitChoice, String> {
     let data: Vec<&str> = files.iter().map(String::as_str).filter(|file| format_of(file).is_some()).collect();
     let unreadable = || {
@@ -83,11 +83,11 @@ pub(super) fn choose(files: &[String], card: &DatasetCard, subset: Option<&str>,
     }
 }
 
-/// Returns the files of a split of a local folder, which has these files. A split that was not `chosen` may be another one, if that is
-/// the only one, and if it is not for tests where the training split is wanted.
+/// Returns the files of a split in a local folder with these files. If the split was not `chosen` and there is only one, that one is used,
+/// unless it is a test split and the training split is wanted.
 ///
 /// # Errors
-/// As [`choose`], and if a shard is missing.
+/// In the cases of [`choose`], and if a shard is missing.
 pub(super) fn choose_local(
     files: &[String],
     card: &DatasetCard,
@@ -99,7 +99,7 @@ pub(super) fn choose_local(
     let said = config.and_then(|config| config.files(&all(files)));
     let splits = said.map_or_else(|| by_names(&data, config.map_or("", |config| config.folder.as_str())), Ok)?;
     let mut choice = match splits.as_slice() {
-        // Tests are not trained on unless they are named.
+        // Test splits are not trained on unless they are named.
         [(only, _)] if !chosen && (split != "train" || !["test", "validation"].contains(&only.as_str())) => {
             let only = only.clone();
             pick(splits, &data, &only)?
@@ -122,11 +122,11 @@ fn all(files: &[String]) -> Vec<&str> {
     files.iter().map(String::as_str).collect()
 }
 
-/// Returns the files of data in one of these folders by split, as their paths say it: all numbered files in the folder `data`; or those
-/// in folders whose names say a split; or those whose own names do. If no path says a split, all are there to train on.
+/// Returns the data files below the folder `within` by split, according to their paths: the numbered files in the folder `data`, else the
+/// files in folders named after splits, else the files named after splits. If no path names a split, all files are training data.
 ///
 /// # Errors
-/// If a path says several splits.
+/// If a path names several splits.
 fn by_names(files: &[&str], within: &str) -> Result<Splits, String> {
     let own: Vec<&str> = files.iter().filter_map(|file| file.strip_prefix(within)).collect();
     let whole = |splits: Splits| -> Splits {
@@ -159,7 +159,7 @@ fn numbered(files: &[&str]) -> Option<Splits> {
     usable.then(|| splits.into_iter().map(|(split, files)| (split.to_owned(), files)).collect())
 }
 
-/// Patterns of files in a folder whose name has a word.
+/// Returns the patterns of files in a folder whose name contains a word.
 fn by_folder(word: &str) -> Vec<String> {
     let sep = "[-._ 0-9]";
     vec![
@@ -170,17 +170,16 @@ fn by_folder(word: &str) -> Vec<String> {
     ]
 }
 
-/// Patterns of files whose name has a word.
+/// Returns the patterns of files whose name contains a word.
 fn by_file(word: &str) -> Vec<String> {
     let sep = "[-._ 0-9]";
     vec![format!("**/{word}{sep}*"), format!("**/*{sep}{word}{sep}*")]
 }
 
-/// Returns the files that patterns with the splits' words match, in any letter case. Of several splits that a path names, a file has the
-/// one that `nearest` returns.
+/// Returns the files whose paths match the patterns of the splits' words, ignoring case. `nearest` resolves paths that name several splits.
 ///
 /// # Errors
-/// If a path names several splits and none of them is nearer than the others.
+/// If a path names several splits and `nearest` can't decide between them.
 fn by_words(files: &[&str], (patterns, nearest): SplitNameMatcher) -> Result<Splits, String> {
     let lower: BTreeMap<String, &str> = files.iter().map(|file| (file.to_lowercase(), *file)).collect();
     let names: Vec<&str> = lower.keys().map(String::as_str).collect();
@@ -210,7 +209,7 @@ fn by_words(files: &[&str], (patterns, nearest): SplitNameMatcher) -> Result<Spl
     Ok(splits)
 }
 
-/// Returns the split of the innermost folder that names one; if that one names several, those that the file's name has of them.
+/// Returns the split of the innermost folder that names one; if that folder names several, those of them that the file's name contains.
 fn of_folder(file: &str) -> BTreeSet<&'static str> {
     let parts: Vec<BTreeSet<&str>> = folders(file).map(named).collect();
     let nearest = parts.into_iter().rev().find(|named| !named.is_empty()).unwrap_or_default();
@@ -218,19 +217,19 @@ fn of_folder(file: &str) -> BTreeSet<&'static str> {
     if nearest.len() > 1 && !own.is_empty() { own } else { nearest }
 }
 
-/// Returns the splits that a file's name has.
+/// Returns the splits that a file's name contains.
 fn of_file(file: &str) -> BTreeSet<&'static str> {
     named(last(file).rsplit_once('.').map_or("", |(stem, _)| stem))
 }
 
-/// Returns the splits whose words are in a name.
+/// Returns the splits whose words occur in a name.
 fn named(name: &str) -> BTreeSet<&'static str> {
     let name = name.to_lowercase();
     let words: Vec<&str> = name.split(|c: char| c.is_ascii_digit() || matches!(c, '-' | '.' | '_' | ' ')).collect();
     WORDS.iter().filter(|(_, of)| of.iter().any(|word| words.contains(word))).map(|(split, _)| *split).collect()
 }
 
-/// Returns files by split where all are named `SUBSET/SPLIT/0000.parquet`, as on the branch of the hub's own conversions.
+/// Returns files by split if all are named `SUBSET/SPLIT/0000.parquet`, as on the branch of the hub's conversions.
 fn converted(files: &[&str]) -> Option<Splits> {
     let mut splits: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for file in files {
@@ -246,7 +245,7 @@ fn converted(files: &[&str]) -> Option<Splits> {
     Some(splits.into_iter().collect())
 }
 
-/// Returns the subset of a file: its folders that are not a split's.
+/// Returns the subset of a file: its folders, without those that name a split.
 fn subset_of(file: &str) -> String {
     if converted(&[file]).is_some() {
         return file.split('/').next().unwrap_or_default().to_owned();
@@ -269,7 +268,7 @@ fn of_subset(splits: Splits, subset: Option<&str>) -> Result<Splits, String> {
     Ok(own)
 }
 
-/// Keeps the files of the main subset where there are several.
+/// Keeps only the files of the main subset if there are several.
 fn main_subset(choice: &mut SplitChoice) -> Result<(), String> {
     let subsets: BTreeSet<String> = choice.files.iter().map(|file| subset_of(file)).collect();
     if subsets.len() < 2 {
@@ -285,7 +284,7 @@ fn main_subset(choice: &mut SplitChoice) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the files of a split, of all data files.
+/// Selects the files of a split from all data files.
 fn pick(splits: Splits, data: &[&str], split: &str) -> Result<SplitChoice, String> {
     let has = |name: &str| splits.iter().any(|(split, _)| split == name);
     let wanted = if has(split) { split } else { spelled(split) };
@@ -301,7 +300,7 @@ fn pick(splits: Splits, data: &[&str], split: &str) -> Result<SplitChoice, Strin
     Ok(SplitChoice { split: wanted.to_owned(), files, others, ignored, unused: None })
 }
 
-/// Keeps the files of the most common format, since the same rows may be there in several. Returns the format.
+/// Keeps the files of the most common format, since the same rows may exist in several. Returns the format.
 fn of_one_format(choice: &mut SplitChoice) -> Option<usize> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for file in &choice.files {
@@ -318,7 +317,7 @@ fn of_one_format(choice: &mut SplitChoice) -> Option<usize> {
     Some(format)
 }
 
-/// Returns the ending of a data file, without that of its compression.
+/// Returns the extension of a data file, without that of its compression.
 fn ending(file: &str) -> Option<&'static str> {
     let name = last(file);
     if name == MODEL || ABOUT_DATASETS.contains(&name) || name.starts_with('.') {
@@ -334,17 +333,17 @@ fn format_of(file: &str) -> Option<usize> {
     FORMATS.iter().position(|endings| endings.contains(&ending))
 }
 
-/// Returns whether any of these local files can be read.
+/// Returns whether any of these local files is a data file.
 pub(super) fn has_data(files: &[String]) -> bool {
     files.iter().any(|file| format_of(file).is_some())
 }
 
-/// Returns the files that are neither data nor about it.
+/// Returns the files that are neither data nor metadata.
 pub(super) fn not_data(files: &[String]) -> impl Iterator<Item = &String> {
     files.iter().filter(|file| format_of(file).is_none() && last(file) != MODEL && !is_about_data(last(file)))
 }
 
-/// Refuses local files that lack some of their shards, as after an interrupted download.
+/// Rejects local files if shards are missing, as after an interrupted download.
 fn refuse_gaps(files: &[String]) -> Result<(), String> {
     let mut missing = missing(files);
     let Some((begin, at, of)) = missing.next() else { return Ok(()) };
@@ -355,30 +354,30 @@ fn refuse_gaps(files: &[String]) -> Result<(), String> {
     Err(format!("lacks the shard {begin}-{at:05}-of-{of:05}{more}; get what is missing, or name a file to read only that"))
 }
 
-/// Returns the name of a split of which this may be another spelling.
+/// Returns the canonical name of a split with this spelling.
 fn spelled(split: &str) -> &str {
     WORDS.iter().find(|(_, words)| words.contains(&split)).map_or(split, |(name, _)| name)
 }
 
-/// Whether no shard is missing, of files that say how many they are.
+/// Returns whether no shard is missing, according to the numbers in the files' names.
 pub(super) fn whole(files: &[String]) -> bool {
     missing(files).next().is_none()
 }
 
-/// The shards that are missing, of files that say how many they are, as [`shard`] takes names apart.
+/// Returns the missing shards, as parsed by [`shard`], according to the numbers in the files' names.
 fn missing(files: &[String]) -> impl Iterator<Item = (&str, usize, usize)> {
     let mut seen: BTreeMap<(&str, usize), BTreeSet<usize>> = BTreeMap::new();
     for (begin, at, of) in files.iter().filter_map(|file| shard(file)) {
         seen.entry((begin, of)).or_default().insert(at);
     }
     seen.into_iter().filter(|((_, of), shards)| shards.len() < *of).flat_map(|((begin, of), shards)| {
-        // Some number them from 1.
+        // Some writers number shards from 1.
         let first = usize::from(shards.contains(&of));
         (first..of + first).filter(move |at| !shards.contains(at)).map(move |at| (begin, at, of))
     })
 }
 
-/// `BEGIN-00001-of-00005...`, taken apart.
+/// Parses a name of the form `BEGIN-00001-of-00005...`.
 fn shard(file: &str) -> Option<(&str, usize, usize)> {
     let (begin, rest) = file.rsplit_once("-of-")?;
     let (begin, at) = begin.rsplit_once('-')?;

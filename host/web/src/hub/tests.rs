@@ -4,7 +4,7 @@ use std::time::Duration;
 
 const TOKENIZER: &[u8] = b"{\"model\": {}}";
 
-/// A hub with a model and datasets, and a cache of its own.
+/// Hub with a model and datasets, and its own cache.
 struct HubFixture {
     server: HubTestServer,
     cache: tempfile::TempDir,
@@ -65,7 +65,7 @@ impl HubFixture {
     }
 }
 
-/// An address at which nobody answers.
+/// Returns an address at which no server listens.
 fn nobody() -> String {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}", taken.local_addr().unwrap())
@@ -114,7 +114,7 @@ fn of_a_chat_template_only_its_files_come_and_the_model_later() {
     let asked: Vec<String> = place.server.asked().into_iter().map(|a| a.path).filter(|path| !path.starts_with("/api/")).collect();
     assert!(!asked.is_empty() && asked.iter().all(|path| path.ends_with("/tokenizer_config.json")), "{asked:?}");
     assert_eq!(place.offline().template(&commit).unwrap(), template);
-    // What the cache knows of the branch is no model.
+    // What the cache holds of the branch is not a model.
     assert!(matches!(place.offline().model("Qwen/Tiny"), Err(Error::Unreachable { .. })));
     assert_eq!(place.plain().model("Qwen/Tiny").unwrap().files.len(), 4);
     place.server.hold("models/only/weights@main", &[("config.json", b"{}"), ("model.safetensors", b"x")]);
@@ -226,7 +226,7 @@ fn a_redirect_to_what_only_this_machine_can_reach_is_not_followed() {
         assert!(matches!(&error, Error::Denied { .. }) && error.is_mistake(), "{error}");
         assert!(error.to_string().contains(part) && error.to_string().contains("RLHOST_HUB_HOSTS="), "{error}");
     };
-    // Where its large files are: another port of this machine.
+    // The large files are on another port of this machine.
     refused("Qwen/Tiny", &format!("redirects to {}, which is another server and not encrypted", place.server.elsewhere));
     assert_eq!(fetched(&place.server.asked()), [""; 0]);
     let port = place.server.elsewhere.rsplit(':').next().unwrap().to_owned();
@@ -243,7 +243,7 @@ fn a_redirect_to_what_only_this_machine_can_reach_is_not_followed() {
         refused("Qwen/Tiny", part);
     }
     assert_eq!(fetched(&place.server.asked()), [""; 0]);
-    // What is granted must be what is redirected to.
+    // The granted server must be the one in the redirect.
     let other = place.hub(|settings| settings.redirects = "http://127.0.0.1:1".to_owned());
     assert!(matches!(other.model("Qwen/Tiny").unwrap_err(), Error::Denied { .. }));
     place.server.state().redirect = None;
@@ -278,7 +278,7 @@ fn what_is_not_there_is_named_with_the_place_and_what_may_help() {
             "{error}"
         );
     }
-    // Something that answers, and is no hub.
+    // The server responds, but is not a hub.
     place.server.hold("models/a/b@main", &[("api", b"{\"all\": \"well\"}")]);
     let foreign = place.hub(|s| s.endpoint.push_str("/a/b/resolve/main")).model("Qwen/Tiny").unwrap_err().to_string();
     assert!(foreign.starts_with("Qwen/Tiny: ") && !foreign.contains('\n'), "{foreign}");
@@ -290,7 +290,7 @@ fn without_a_network_the_cache_serves() {
     let model = place.plain().model("Qwen/Tiny").unwrap();
     let away = |name: &str| place.hub(|s| s.endpoint = nobody()).model(name);
     assert_eq!(away("Qwen/Tiny").unwrap(), model);
-    // One whose weights are gone is no model.
+    // A model without its weights is not a model.
     let blob = model.folder.join("model.safetensors").canonicalize().unwrap();
     std::fs::remove_file(blob).unwrap();
     assert!(matches!(away("Qwen/Tiny").unwrap_err(), Error::Unreachable { .. }));
@@ -327,7 +327,7 @@ fn a_download_that_gives_up_is_gone_on_with_by_the_next() {
     let offline = place.offline().model("Qwen/Tiny").unwrap_err();
     assert!(matches!(offline, Error::Unreachable { .. }), "{offline}");
 
-    // What another run left of the weights, or more than they have, or a server without ranges.
+    // Part of the weights is left from another run, or more than the file has, or the server ignores ranges.
     place.server.state().cut = None;
     let first = place.plain().model("Qwen/Tiny").unwrap();
     let blob = first.folder.join("model.safetensors").canonicalize().unwrap();
@@ -380,7 +380,7 @@ fn a_datasets_split_comes_in_the_order_of_its_shards() {
     assert!(place.offline().dataset("trl-lib/tldr", "test").is_err());
     let error = place.plain().dataset("trl-lib/tldr", "validation").unwrap_err().to_string();
     assert_eq!(error, "trl-lib/tldr: has no split \"validation\"; it has test, train");
-    // With a shard gone it is not the dataset any more.
+    // Without one shard, it is no longer the dataset.
     std::fs::remove_file(&dataset.files[1]).unwrap();
     assert!(matches!(place.offline().dataset("trl-lib/tldr", "train").unwrap_err(), Error::Unreachable { .. }));
 }
@@ -402,7 +402,7 @@ fn a_card_on_the_hub_says_which_files_come() {
     assert!(place.offline().dataset("a/carded", "test").is_err());
     assert_eq!(names(&place.plain().dataset("a/carded/de", "train").unwrap()), ["b.jsonl"]);
     assert!(place.plain().dataset("a/carded/fr", "train").unwrap_err().to_string().contains("lists en, de"));
-    // The default config of tables, which come from the hub's conversion.
+    // The card's default config also applies to tables, which come from the hub's conversion.
     let card = b"---\nconfigs:\n- {config_name: main, default: true, data_files: x.csv}\n- {config_name: other, data_files: y.csv}\n---\n";
     place.server.hold("datasets/a/tables@main", &[("README.md", card), ("x.csv", b"a"), ("y.csv", b"a")]);
     let tables: &[(&str, &[u8])] = &[("main/train/0000.parquet", b"PAR1 m"), ("other/train/0000.parquet", b"PAR1 o")];
@@ -450,7 +450,7 @@ fn a_listed_subset_comes_before_a_folder_of_its_name() {
         let train = local_split(&folder, Some(&subset), ("train", false), |_| false).unwrap().unwrap();
         assert_eq!(train.files, [at("de/a.jsonl")]);
         assert_eq!(given("pt").unwrap().1, "pt");
-        // A folder that the card does not list is itself.
+        // A folder that the card does not list is an ordinary folder.
         assert_eq!((given("fr"), given("de/a.jsonl")), (None, None));
         std::fs::remove_file(at(file)).unwrap();
     }
@@ -531,7 +531,7 @@ fn the_cache_is_not_written_through_links_nor_read_in_circles() {
     let error = place.plain().model("Qwen/Tiny").unwrap_err().to_string();
     assert!(error.contains(".incomplete: it is not a regular file"), "{error}");
     assert_eq!(std::fs::read(&elsewhere).unwrap(), b"kept");
-    // A note of a commit that is none leads nowhere.
+    // An invalid commit in `refs` is not followed.
     std::fs::write(place.in_cache("models--Qwen--Tiny/refs/main"), "../../..").unwrap();
     assert!(matches!(place.offline().model("Qwen/Tiny").unwrap_err(), Error::Unreachable { .. }));
 }

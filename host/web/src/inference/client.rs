@@ -1,4 +1,4 @@
-//! Requests to one server: JSON in, JSON out, each within a time limit and of bounded size.
+//! Client of one server: JSON requests and responses, with limits on time and size.
 
 use super::InferenceFailure;
 use crate::config::{Address, json, printable};
@@ -8,24 +8,24 @@ use std::time::Duration;
 use ureq::http::{Response, header};
 use ureq::{Agent, Body};
 
-/// Time for a connection.
+/// Connection timeout.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Bytes of the longest answer.
+/// Maximum size of a response, in bytes.
 const LONGEST: u64 = 256 << 20;
 
-/// Values of the largest answer.
+/// Maximum number of JSON values in a response.
 const MOST_VALUES: u64 = 16 << 20;
 
-/// Bytes of what a server says that are shown.
+/// Maximum length of a server's message in an error, in bytes.
 const SHOWN: usize = 300;
 
-/// How long an answer may take.
+/// Timeout of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestTimeout {
-    /// As long as a server needs that has nothing to compute.
+    /// Time in which a server answers a request that needs no computation.
     Short,
-    /// So long.
+    /// Explicit duration.
     For(Duration),
 }
 
@@ -38,7 +38,7 @@ impl RequestTimeout {
     }
 }
 
-/// A client of one server.
+/// Client of one inference server.
 #[derive(Clone, Debug)]
 pub struct InferenceClient {
     agent: Agent,
@@ -48,14 +48,14 @@ pub struct InferenceClient {
 }
 
 impl InferenceClient {
-    /// Creates a client of the server at this URL, which gets the API key with each request.
+    /// Creates a client of the server at this URL, which sends the API key with each request.
     ///
     /// # Errors
-    /// If it is not the URL of a server.
+    /// If the URL is not that of a server.
     pub fn new(url: &str, key: Option<String>) -> Result<Self, String> {
         let address = Address::parse(url)?;
         let base = url.trim_end_matches('/');
-        // Clients of OpenAI's interface have it in their base URLs.
+        // Clients of OpenAI's API include `/v1` in their base URLs.
         let base = base.strip_suffix("/v1").unwrap_or(base).to_owned();
         let config = Agent::config_builder()
             .timeout_resolve(Some(CONNECT))
@@ -71,13 +71,13 @@ impl InferenceClient {
         &self.server
     }
 
-    /// Asks for a path.
+    /// Sends a GET request to a path.
     pub fn get(&self, path: &'static str, patience: RequestTimeout) -> Result<Value, InferenceFailure> {
         let request = self.agent.get(format!("{}{path}", self.base)).config().timeout_global(Some(patience.duration())).build();
         self.answer(path, self.authorized(request).call())
     }
 
-    /// Sends a body to a path.
+    /// Sends a POST request to a path.
     pub fn post(&self, path: &'static str, body: &Value, patience: RequestTimeout) -> Result<Value, InferenceFailure> {
         let request = self.agent.post(format!("{}{path}", self.base)).config().timeout_global(Some(patience.duration())).build();
         let request = self.authorized(request).header(header::CONTENT_TYPE, "application/json");
@@ -109,7 +109,7 @@ impl InferenceClient {
             let detail = said(&text);
             return Err(InferenceFailure::Refused { server: self.server.clone(), path, status: status.as_u16(), detail });
         }
-        // Routes that change something answer with a sentence, or with nothing.
+        // Routes that change state answer with a sentence, or with nothing.
         if text.is_empty() || !text.starts_with(['{', '[']) {
             return Ok(Value::String(text));
         }
@@ -117,13 +117,13 @@ impl InferenceClient {
         Ok(value)
     }
 
-    /// Returns the failure of an answer that is not what the protocol says.
+    /// Returns the error for a response that does not follow the protocol.
     pub(super) fn foreign(&self, path: &'static str, detail: impl Into<String>) -> InferenceFailure {
         InferenceFailure::Foreign { server: self.server.clone(), path, detail: detail.into() }
     }
 }
 
-/// Returns what a refusal says, without its JSON.
+/// Returns the message of an error response, without its JSON.
 fn said(text: &str) -> String {
     let message = serde_json::from_str::<Value>(text).ok().and_then(|value| {
         let of = |value: &Value| value.get("message").and_then(Value::as_str).map(str::to_owned);

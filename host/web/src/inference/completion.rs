@@ -1,34 +1,34 @@
-//! Completions of a prompt, by token ids.
+//! Requests for completions of a prompt, by token ids.
 
 use super::{InferenceClient, InferenceFailure, RequestTimeout, ServerKind};
 use serde_json::{Map, Value, json};
 
 const PATH: &str = "/v1/completions";
 
-/// A request for completions of a prompt.
+/// Request for completions of one prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompletionRequest {
     /// Name of the model or adapter.
     pub model: String,
-    /// Tokens of the prompt.
+    /// Prompt tokens.
     pub prompt: Vec<u32>,
     /// Number of completions.
     pub samples: usize,
-    /// How it is sampled.
+    /// Sampling parameters.
     pub parameters: SamplingParameters,
-    /// Requests with different salts share no prefix in a server's cache.
+    /// Salt of the prefix cache: requests with different salts share no prefix on the server.
     pub salt: String,
-    /// The random numbers.
+    /// Random numbers of the completions.
     pub random: RandomStreamId,
-    /// Divisor of the logits whose log-probabilities are returned, over the whole vocabulary. Servers other than rlhost's return those of
-    /// the sampling distribution.
+    /// Divisor of the logits for the returned log-probabilities, which are over the whole vocabulary. Servers other than rlhost's return
+    /// those of the sampling distribution.
     pub logp_temperature: f32,
 }
 
-/// How completions are sampled, and what ends them.
+/// Sampling parameters, including what ends a completion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParameters {
-    /// Maximum number of tokens of a completion.
+    /// Maximum number of tokens per completion.
     pub max_tokens: usize,
     /// Divisor of the logits.
     pub temperature: f32,
@@ -36,21 +36,21 @@ pub struct SamplingParameters {
     pub top_p: f32,
     /// Number of most likely tokens to sample from; 0 for all.
     pub top_k: usize,
-    /// Minimum probability of a token, relative to the most likely one's; 0 for all.
+    /// Minimum probability of a token, relative to that of the most likely one; 0 for all.
     pub min_p: f32,
-    /// Divides the logits of tokens that already occurred, if positive; 1 for none.
+    /// Divisor of the positive logits of tokens that already occurred (negative ones are multiplied); 1 for none.
     pub repetition_penalty: f32,
-    /// Tokens that end a completion, and no others do.
+    /// Tokens that end a completion; the model's own end tokens are ignored.
     pub ends: Vec<u32>,
-    /// Texts that end a completion, which then has them.
+    /// Texts that end a completion; they are part of it.
     pub stop: Vec<String>,
 }
 
-/// Which random numbers completions have. A server of rlhost samples with them as a run does in its own process; others get a seed
-/// that follows from them.
+/// Identifies the random numbers of completions. An rlhost server samples with the same numbers as a run in its own process; other servers
+/// get a seed derived from these fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RandomStreamId {
-    /// The run's seed.
+    /// Seed of the run.
     pub seed: u64,
     /// Index of the generation in the run.
     pub generation: u64,
@@ -60,35 +60,35 @@ pub struct RandomStreamId {
     pub sample: u64,
 }
 
-/// A completion.
+/// Finished completion.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Completion {
-    /// Its tokens, including the end token.
+    /// Tokens, including the end token.
     pub tokens: Vec<u32>,
-    /// Log-probability of each.
+    /// Log-probability of each token.
     pub logp: Vec<f32>,
-    /// Whether it ended on its own rather than at the length limit.
+    /// Whether the completion ended by itself rather than at the length limit.
     pub finished: bool,
-    /// Which weights wrote which tokens, if the server says so.
+    /// Weight versions of the tokens, if the server reports them.
     pub versions: Vec<VersionSpan>,
 }
 
-/// The tokens that one version of the weights wrote.
+/// Span of tokens sampled by one version of the weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionSpan {
-    /// The server's name for the version.
+    /// Name of the version on the server.
     pub version: String,
     /// Index of the first token.
     pub start: usize,
-    /// Index after the last.
+    /// Index after the last token.
     pub end: usize,
 }
 
-/// Bits of seeds that all servers take.
+/// Number of bits in seeds that all servers accept.
 const SEED_BITS: u32 = 53;
 
 impl RandomStreamId {
-    /// Returns a seed for a server that samples in its own way (the mixing function of SplitMix64).
+    /// Returns a seed for servers with their own sampler (the mixing function of SplitMix64).
     fn as_seed(self) -> u64 {
         let mixed = |x: u64| {
             let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -113,7 +113,7 @@ impl CompletionRequest {
             "top_k": if parameters.top_k == 0 { json!(-1) } else { json!(parameters.top_k) },
             "min_p": parameters.min_p,
             "repetition_penalty": parameters.repetition_penalty,
-            // The model's own end tokens may be others on the server.
+            // The server may have other end tokens for the model.
             "ignore_eos": true,
             "stop_token_ids": parameters.ends,
             "stop": parameters.stop,
@@ -136,10 +136,10 @@ impl CompletionRequest {
 }
 
 impl InferenceClient {
-    /// Asks for completions, and returns them in order.
+    /// Requests completions and returns them in order.
     ///
     /// # Errors
-    /// If there are none within the time, or not those that were asked for.
+    /// If the server does not answer in time, or returns other completions than requested.
     pub fn complete(
         &self,
         request: &CompletionRequest,

@@ -1,44 +1,44 @@
-//! Why a server gave no answer to use.
+//! Errors of inference servers.
 
 use thiserror::Error;
 
-/// Why a server gave no answer to use.
+/// Reason why a request to an inference server failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum InferenceFailure {
-    /// It refused a request.
+    /// The server refused the request.
     #[error("{server} refused {path}: {status} {detail}")]
     Refused {
-        /// The server.
+        /// Address of the server.
         server: String,
-        /// The path that was asked for.
+        /// Path of the request.
         path: &'static str,
-        /// The HTTP status.
+        /// HTTP status.
         status: u16,
-        /// What it says of it.
+        /// Message of the server.
         detail: String,
     },
-    /// It can't be reached, or takes too long.
+    /// The server can't be reached, or takes too long.
     #[error("{server}: {detail}")]
     Unreachable {
-        /// The server.
+        /// Address of the server.
         server: String,
-        /// Why.
+        /// Reason.
         detail: String,
     },
-    /// Its answer is not what the protocol says.
+    /// The response does not follow the protocol.
     #[error("{server} answered {path} with something else than an inference server does: {detail}")]
     Foreign {
-        /// The server.
+        /// Address of the server.
         server: String,
-        /// The path that was asked for.
+        /// Path of the request.
         path: &'static str,
-        /// What is wrong with it.
+        /// What is wrong with the response.
         detail: String,
     },
 }
 
 impl InferenceFailure {
-    /// Returns whether it is about the request rather than about the server: repeating it elsewhere would change nothing.
+    /// Returns whether the request is at fault rather than the server, so that another server would fail, too.
     pub fn is_of_the_request(&self) -> bool {
         matches!(self, Self::Refused { status: 400 | 401 | 403 | 413 | 422, .. })
     }

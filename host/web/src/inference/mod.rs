@@ -1,5 +1,5 @@
-//! Inference servers as a client sees them: vLLM and `rlhost serve`. Completions are asked for by token ids and come back as token
-//! ids with log-probabilities; weights are replaced while a server runs.
+//! Clients of inference servers: vLLM and `rlhost serve`. Completions are requested by token ids and returned as token ids with
+//! log-probabilities; weights are replaced while the server runs.
 
 mod client;
 mod completion;

@@ -1,10 +1,10 @@
-//! What a server is.
+//! Identifies a server's program and model.
 
 use super::{InferenceClient, InferenceFailure, RequestTimeout};
 
 const MODELS: &str = "/v1/models";
 
-/// Which program a server is.
+/// Program of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerKind {
     /// vLLM.
@@ -14,7 +14,7 @@ pub enum ServerKind {
 }
 
 impl ServerKind {
-    /// Returns its name.
+    /// Returns the name of the program.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vllm => "vLLM",
@@ -23,26 +23,26 @@ impl ServerKind {
     }
 }
 
-/// What a server says of itself.
+/// Description that a server gives of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerDescription {
-    /// Which program it is.
+    /// Program of the server.
     pub kind: ServerKind,
-    /// Name of its model.
+    /// Name of the served model.
     pub model: String,
-    /// Maximum number of tokens of a prompt and its completion, if it says so.
+    /// Maximum number of tokens of a prompt and its completion, if the server reports it.
     pub max_model_len: Option<usize>,
 }
 
 impl InferenceClient {
-    /// Asks a server what it is.
+    /// Asks the server for its program and model.
     ///
     /// # Errors
-    /// If it does not answer, or is none of those that are known.
+    /// If the server does not answer, or is of an unknown kind.
     pub fn describe(&self) -> Result<ServerDescription, InferenceFailure> {
         let answer = self.get(MODELS, RequestTimeout::Short)?;
         let models = answer["data"].as_array().ok_or_else(|| self.foreign(MODELS, "it lists no models"))?;
-        // Adapters name the model that they are on.
+        // Adapters name their base model as parent.
         let own = models.iter().find(|model| model["parent"].is_null());
         let own = own.ok_or_else(|| self.foreign(MODELS, "it lists no model"))?;
         let name = own["id"].as_str().ok_or_else(|| self.foreign(MODELS, "its model has no id"))?;
@@ -58,7 +58,7 @@ impl InferenceClient {
         Ok(ServerDescription { kind, model: name.to_owned(), max_model_len })
     }
 
-    /// Returns whether the server answers at all.
+    /// Returns whether the server responds at all.
     pub fn is_alive(&self) -> bool {
         self.get("/health", RequestTimeout::Short).is_ok()
     }

@@ -1,4 +1,4 @@
-//! Replaces the weights of a server that runs.
+//! Replaces the weights of a running server.
 
 use super::{InferenceClient, InferenceFailure, RequestTimeout};
 use crate::config::printable;
@@ -8,17 +8,17 @@ use std::path::Path;
 
 const INFO: &str = "/weight_info";
 
-/// The versions of a server's weights, by its own names for them.
+/// Weight versions of a server, by the server's own names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WeightInfo {
-    /// Of the model.
+    /// Version of the model's weights.
     pub model: String,
-    /// Of adapters, by name; empty where a server does not say.
+    /// Versions of adapters by name; empty if the server does not report them.
     pub adapters: BTreeMap<String, String>,
 }
 
 impl InferenceClient {
-    /// Loads an adapter under a name.
+    /// Loads an adapter under this name.
     pub fn load_adapter(&self, name: &str, folder: &Path, patience: RequestTimeout) -> Result<(), InferenceFailure> {
         let body = json!({"lora_name": name, "lora_path": folder});
         self.post("/v1/load_lora_adapter", &body, patience).map(drop)
@@ -29,18 +29,18 @@ impl InferenceClient {
         self.post("/v1/unload_lora_adapter", &json!({"lora_name": name}), RequestTimeout::Short).map(drop)
     }
 
-    /// Reads all weights anew, from the model's folder. The caller pauses the server before, and resumes it.
+    /// Reloads all weights from the model's folder. The caller pauses the server before and resumes it afterwards.
     pub fn reload(&self, folder: &Path, patience: RequestTimeout) -> Result<(), InferenceFailure> {
         let body = json!({"method": "reload_weights", "kwargs": {"weights_path": folder}});
         self.post("/collective_rpc", &body, patience).map(drop)
     }
 
-    /// Stops computing when all requests under way have ended.
+    /// Pauses the server once all requests in progress have ended.
     pub fn pause(&self, patience: RequestTimeout) -> Result<(), InferenceFailure> {
         self.post("/pause?mode=wait", &json!({}), patience).map(drop)
     }
 
-    /// Continues after a pause.
+    /// Resumes the server after a pause.
     pub fn resume(&self) -> Result<(), InferenceFailure> {
         self.post("/resume", &json!({}), RequestTimeout::Short).map(drop)
     }
@@ -50,12 +50,12 @@ impl InferenceClient {
         self.post("/reset_prefix_cache", &json!({}), RequestTimeout::Short).map(drop)
     }
 
-    /// Gives vLLM's weights a version.
+    /// Sets the version name of vLLM's weights.
     pub fn set_weight_version(&self, version: &str) -> Result<(), InferenceFailure> {
         self.post("/update_weight_version", &json!({"new_version": version}), RequestTimeout::Short).map(drop)
     }
 
-    /// Returns the versions of the weights.
+    /// Returns the weight versions.
     pub fn weight_info(&self) -> Result<WeightInfo, InferenceFailure> {
         let answer = self.get(INFO, RequestTimeout::Short)?;
         let text = |value: &Value| match value {

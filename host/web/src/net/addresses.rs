@@ -1,15 +1,16 @@
-//! Kinds of addresses, by the registries of special-purpose addresses (RFC 6890 and its updates).
+//! Classes of IP addresses, by the registries of special-purpose addresses (RFC 6890 and its updates).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Services of a cloud that give a machine its credentials, at addresses that are not of its link: of Amazon, Alibaba and Azure.
+/// Metadata services of clouds, which give a machine its credentials, at addresses that are not link-local: Amazon's, Alibaba's and
+/// Azure's.
 const METADATA: [IpAddr; 3] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
 ];
 
-/// Returns whether an address is this machine's own, one of its link or its cloud, or of several machines.
+/// Returns whether an address is loopback, unspecified, link-local, broadcast, multicast, or a cloud's metadata service.
 pub(super) fn is_near(ip: IpAddr) -> bool {
     let link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
@@ -18,7 +19,7 @@ pub(super) fn is_near(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() || link_local || METADATA.contains(&ip)
 }
 
-/// Returns whether an address is one that any machine may have on the internet.
+/// Returns whether an address is public: any machine on the internet may have it.
 pub(super) fn is_public(ip: IpAddr) -> bool {
     if is_near(ip) {
         return false;
@@ -32,7 +33,7 @@ pub(super) fn is_public(ip: IpAddr) -> bool {
 fn is_public_v4(ip: Ipv4Addr) -> bool {
     let [a, b, c, _] = ip.octets();
     let special = match (a, b, c) {
-        // This network; shared by a provider's customers; for protocols; relays of 6to4; for benchmarks; reserved.
+        // This network; carrier-grade NAT; protocol assignments; 6to4 relays; benchmarks; reserved.
         (0, ..) | (100, 64..=127, _) | (192, 0, 0) | (192, 88, 99) | (198, 18..=19, _) | (240.., ..) => true,
         _ => false,
     };
@@ -51,7 +52,7 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
             let ip = within(high, low);
             !is_near(IpAddr::V4(ip)) && is_public_v4(ip)
         }
-        // Teredo, identifiers, for benchmarks, documentation.
+        // Teredo, identifiers, benchmarks, documentation.
         [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => false,
         // Global unicast (2000::/3).
         [first, ..] => first & 0xe000 == 0x2000,

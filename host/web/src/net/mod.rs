@@ -1,5 +1,5 @@
-//! The one way to other machines: an agent for requests that contacts only servers which its [`NetworkGuard`] allows, at addresses that
-//! these may have. Redirects are the caller's to follow, each by a request of its own.
+//! Outgoing connections: an HTTP agent that contacts only servers that its [`NetworkGuard`] allows, and only at addresses that these may
+//! have. It follows no redirects; callers send a separate request for each.
 
 mod addresses;
 
@@ -14,18 +14,18 @@ use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
-/// Which servers may be contacted, and at which addresses.
+/// Rules for which servers may be contacted, and at which addresses.
 #[derive(Clone, Debug)]
 pub struct NetworkGuard {
-    /// The server that the user configured, wherever it is: scheme, name and port.
+    /// Server that the user configured, wherever it is: scheme, name and port.
     own: Option<String>,
-    /// Servers that the user granted by name. A name must not lead to this machine or its link without saying so.
+    /// Servers that the user granted by name. A name must not resolve to this machine or its link unless it says so.
     granted: Vec<Host>,
-    /// Whether any server with a public address may be contacted, over https.
+    /// Whether any server with a public address may be contacted over https.
     public: bool,
 }
 
-/// Why a server may be contacted.
+/// Reason why a server may be contacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ContactReason {
     Own,
@@ -39,20 +39,20 @@ impl NetworkGuard {
         Self { own: None, granted, public: false }
     }
 
-    /// Allows the server that the user configured, and no other.
+    /// Allows only the server that the user configured.
     pub fn for_own_server(own: &Address) -> Self {
         Self { own: Some(own.server()), granted: Vec::new(), public: false }
     }
 
-    /// Allows a server, those that the user granted for what it redirects to, and public ones over https.
+    /// Allows a server, the servers that the user granted as targets of its redirects, and public servers over https.
     pub fn for_server_and_redirects(own: &Address, granted: Vec<Host>) -> Self {
         Self { own: Some(own.server()), granted, public: true }
     }
 
-    /// Refuses servers that may not be contacted whatever address they have.
+    /// Rejects servers that may not be contacted at any address.
     ///
     /// # Errors
-    /// Says why, in words that follow the server.
+    /// Says why, as words that follow the server's name.
     pub fn check(&self, to: &Address) -> Result<(), String> {
         if self.reason(to).is_some_and(|reason| reason != ContactReason::Public) {
             return Ok(());
@@ -80,7 +80,7 @@ impl NetworkGuard {
         }
     }
 
-    /// Refuses an address that a server may not have.
+    /// Rejects an address that the server may not have.
     fn check_address(&self, to: &Address, address: SocketAddr) -> Result<(), String> {
         let (name, ip) = (printable(to.name(), 200), address.ip().to_canonical());
         match self.reason(to) {
@@ -100,7 +100,7 @@ impl NetworkGuard {
         }
     }
 
-    /// Returns an agent that contacts no other servers. It follows no redirects: they would have to be checked.
+    /// Returns an agent that contacts only allowed servers. It follows no redirects, since their targets must be checked.
     pub fn agent(self, config: ureq::config::ConfigBuilder<ureq::typestate::AgentScope>) -> Agent {
         let config = config.max_redirects(0).http_status_as_error(false).build();
         Agent::with_parts(
@@ -111,18 +111,18 @@ impl NetworkGuard {
     }
 }
 
-/// A refusal of a guard, as opposed to one of the operating system.
+/// Refusal by a guard, as opposed to an error of the operating system.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct GuardRefusal(String);
 
-/// Returns the refusal in an error of an agent, if it is one.
+/// Returns the guard's refusal in an error of an agent, if it is one.
 pub fn refusal(error: &ureq::Error) -> Option<String> {
     let ureq::Error::Io(e) = error else { return None };
     Some(e.get_ref()?.downcast_ref::<GuardRefusal>()?.to_string())
 }
 
-/// Resolves names, and refuses what a guard does not allow, just before it is connected to.
+/// Resolver that rejects disallowed addresses just before a connection is made.
 #[derive(Debug)]
 struct GuardedResolver {
     guard: Arc<NetworkGuard>,
@@ -132,7 +132,7 @@ struct GuardedResolver {
 impl Resolver for GuardedResolver {
     fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let found = self.names.resolve(uri, config, timeout)?;
-        // The user's own, by which everything goes.
+        // The user's own proxy, through which all requests go.
         if config.proxy().is_some_and(|proxy| proxy.uri() == uri) {
             return Ok(found);
         }
@@ -143,21 +143,21 @@ impl Resolver for GuardedResolver {
     }
 }
 
-/// Returns the address that a server's name is, if it is one.
+/// Returns the IP address that a host name spells out, if it does.
 fn literal(name: &str) -> Option<IpAddr> {
     let ip = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok()?;
     Some(ip.to_canonical())
 }
 
-/// Returns whether resolvers may read a name as a number, as in `127.1` or `0x7f000001`, which no name of a server is.
+/// Returns whether resolvers may read a name as a number, as in `127.1` or `0x7f000001`. No server has such a name.
 fn ends_in_a_number(name: &str) -> bool {
     let last = name.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
     let hex = |digits: &str| digits.chars().all(|c| c.is_ascii_hexdigit());
     last.chars().all(|c| c.is_ascii_digit()) || last.strip_prefix("0x").is_some_and(hex)
 }
 
-/// Returns whether a granted name may resolve to an address. This machine's own, link-local and multicast addresses must be
-/// granted themselves, or as localhost.
+/// Returns whether a granted name may resolve to an address. Loopback, link-local and multicast addresses must be granted explicitly, or as
+/// localhost.
 fn may_lead(name: &str, ip: IpAddr) -> bool {
     literal(name) == Some(ip) || !is_near(ip) || (ip.is_loopback() && is_local(name))
 }
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(at("http://10.0.0.1:8080", "10.0.0.1"), Ok(()));
         assert_eq!(at("http://store.internal:9000", "10.0.0.9"), Ok(()));
         assert!(at("http://store.internal:9000", "127.0.0.1").unwrap_err().contains("grant 127.0.0.1 itself"));
-        // Another server than the granted one, so its address has to be public.
+        // This is not the granted server, so its address must be public.
         assert_eq!(guard.check(&read("https://store.internal.:9000/x")), Ok(()));
         assert!(at("https://store.internal.:9000", "10.0.0.9").unwrap_err().contains("not a public address"));
         assert_eq!(at("https://cdn.example", "93.184.216.34"), Ok(()));

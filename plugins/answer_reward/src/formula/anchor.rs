@@ -1,6 +1,6 @@
-//! Finds what follows words such as "the answer is", by the patterns of math_verify.
+//! Finds formulas after words such as "the answer is", by the patterns of math_verify.
 
-/// Returns where each occurrence of a word ends, in upper or lower case, with where it starts.
+/// Returns the start and end of each occurrence of a word, ignoring case.
 #[must_use]
 pub fn occurrences(text: &str, word: &str) -> Vec<(usize, usize)> {
     let (bytes, word) = (text.as_bytes(), word.as_bytes());
@@ -8,24 +8,24 @@ pub fn occurrences(text: &str, word: &str) -> Vec<(usize, usize)> {
     found.map(|(at, _)| (at, at + word.len())).collect()
 }
 
-/// Returns the positions after up to this many characters.
+/// Returns the positions of the next characters, up to this many.
 pub fn within(text: &str, from: usize, characters: usize) -> impl Iterator<Item = usize> {
     let rest = text.get(from..).unwrap_or_default();
     let starts = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
     starts.take(characters + 1).map(move |at| from + at)
 }
 
-/// What a pattern finds at a place in a text.
+/// A match of a pattern in a text.
 pub trait TextMatch {
-    /// Returns where it starts.
+    /// Returns the start of the match.
     fn start(&self) -> usize;
-    /// Returns where it ends.
+    /// Returns the end of the match.
     fn end(&self) -> usize;
-    /// Sets where it starts.
+    /// Sets the start of the match.
     fn with_start(self, start: usize) -> Self;
 }
 
-/// Finds things after a word that don't overlap. The function gets the position after the word.
+/// Finds non-overlapping matches after a word. `find` gets the position after the word.
 pub fn after_word<T: TextMatch>(text: &str, word: &str, find: impl Fn(usize) -> Option<T>) -> Vec<T> {
     let (mut found, mut from) = (Vec::new(), 0);
     for (start, end) in occurrences(text, word) {
@@ -39,7 +39,7 @@ pub fn after_word<T: TextMatch>(text: &str, word: &str, find: impl Fn(usize) -> 
     found
 }
 
-/// Finds what follows "final answer is" and comes before "I hope".
+/// Finds matches between "final answer is" and "I hope".
 pub fn final_answers_before_hope<T: TextMatch>(text: &str, find: impl Fn(usize) -> Option<T>) -> Vec<T> {
     after_word(text, "final answer is", |end| {
         let found = find(after_colon(text, end))?;
@@ -50,7 +50,7 @@ pub fn final_answers_before_hope<T: TextMatch>(text: &str, find: impl Fn(usize) 
     })
 }
 
-/// Finds what follows "final answer ... is".
+/// Finds matches after "final answer ... is".
 pub fn final_answers<T: TextMatch>(text: &str, find: impl Fn(usize) -> Option<T>) -> Vec<T> {
     after_word(text, "final answer", |end| {
         within(text, end, 100).find_map(|at| {

@@ -1,6 +1,6 @@
 //! Finds the contents of `\boxed{...}`.
 
-/// Which boxes count.
+/// Selection of boxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoxSelection {
     /// The last one, and those before it that belong to the same list.
@@ -52,7 +52,7 @@ pub fn unboxed(text: &str, boxes: BoxSelection) -> String {
     found.join(",")
 }
 
-/// Returns where the brace at a position closes, before a limit.
+/// Returns the position of the brace that closes the one at `open`, before a limit.
 fn closing(text: &str, open: usize, limit: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, byte) in text.as_bytes().get(..limit)?.iter().enumerate().skip(open) {
@@ -70,7 +70,7 @@ fn closing(text: &str, open: usize, limit: usize) -> Option<usize> {
     None
 }
 
-/// Returns whether a box is part of a list that goes on with the next box: little or a separator is between them.
+/// Returns whether a box continues a list with the next box: the text between them is short or has a separator.
 fn belongs(content: &str, next: &str, between: &str) -> bool {
     let length = between.chars().take(70).count();
     length < 10 || content != next && length < 70 && (between.contains([',', ';']) || has_word(between, &["and", "or"]))

@@ -2,7 +2,7 @@
 
 use super::tree::Term;
 
-/// How deep calculations may be nested.
+/// Maximum nesting of calculations.
 const DEEPEST: u32 = 40;
 
 /// Parses a calculation, or returns `None` if it isn't one.

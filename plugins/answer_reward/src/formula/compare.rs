@@ -1,12 +1,12 @@
-//! Decides whether an answer is the reference, by the rules of math_verify.
+//! Decides whether an answer agrees with the reference, by the rules of math_verify.
 
 use super::modular;
 use super::sets::{IntervalSet, has_variable};
 use super::tree::{FormulaNode, NamedSet, Relation, Term};
 use super::value::{ComplexValue, VariablePoint};
 
-/// Returns whether an answer is what the reference is. The two aren't alike: `x = 5` and `5` are each right for the other, but a
-/// condition such as `x > 2` is right only for conditions, while the set of its solutions is right for it.
+/// Returns whether an answer agrees with the reference. The relation is not symmetric: `x = 5` and `5` agree with each other, but the
+/// reference `x > 2` is also matched by the set of its solutions, while the set as reference is not matched by the condition.
 #[must_use]
 pub fn same(reference: &FormulaNode, answer: &FormulaNode) -> bool {
     let (reference, answer) = (shortened(reference), shortened(answer));
@@ -50,7 +50,7 @@ fn is_assignment(node: &FormulaNode) -> bool {
     is_equation(node) && matches!(node, FormulaNode::Chain(sides, _) if sides.first().is_some_and(FormulaNode::is_of_symbols))
 }
 
-/// Leaves the steps out of `x = ... = 5`.
+/// Removes the intermediate steps of `x = ... = 5`.
 fn shortened(node: &FormulaNode) -> std::borrow::Cow<'_, FormulaNode> {
     match node {
         FormulaNode::Chain(sides, _) if sides.len() > 2 && is_assignment(node) => {
@@ -61,7 +61,7 @@ fn shortened(node: &FormulaNode) -> std::borrow::Cow<'_, FormulaNode> {
     }
 }
 
-/// Sides and the relations between neighbours.
+/// Sides, and the relations between adjacent ones.
 type RelationChain<'a> = (&'a [FormulaNode], &'a [Relation]);
 
 fn same_relations(reference: RelationChain<'_>, answer: RelationChain<'_>) -> bool {
@@ -86,8 +86,8 @@ fn same_relation(reference: &(FormulaNode, Relation, FormulaNode), answer: &(For
         || *relation == Relation::Equal && relation == other_relation && are_proportional(&left, &right)
 }
 
-/// Returns whether one expression of several variables is a constant times the other. For one variable, math_verify wants the
-/// equation that it solves to.
+/// Returns whether one expression of several variables is a constant multiple of the other. For one variable, math_verify requires the
+/// equation's solution.
 fn are_proportional(a: &Term, b: &Term) -> bool {
     let mut names = Vec::new();
     collect_names(a, &mut names);
@@ -127,7 +127,7 @@ fn same_sets(reference: &FormulaNode, answer: &FormulaNode) -> bool {
             same_in_any_order(elements, others)
         }
         (FormulaNode::Tuple(parts), FormulaNode::Finite(others) | FormulaNode::Tuple(others)) => same_in_order(parts, others),
-        // (1,2) may be a pair as well as an interval.
+        // (1,2) may be a pair or an interval.
         (FormulaNode::Interval { .. }, FormulaNode::Finite(others) | FormulaNode::Tuple(others)) => {
             pair(&reference).is_some_and(|pair| same_in_order(&pair, others))
         }
@@ -210,7 +210,7 @@ pub fn same_terms(reference: &Term, answer: &Term) -> bool {
     same_exactly(reference, answer).unwrap_or_else(|| same_value(reference, answer))
 }
 
-/// Returns whether a term is what a name says: the product of its letters, or a number that is written so, as in `\text{13}`.
+/// Returns whether a term is written as a name: the product of its letters, or a number, as in `\text{13}`.
 fn is_named(term: &Term, name: &str) -> bool {
     if *term == Term::E {
         return name == "e";
@@ -227,7 +227,7 @@ fn is_named(term: &Term, name: &str) -> bool {
     word.or_else(|| super::plain_text::written(term)).is_some_and(|word| word == name)
 }
 
-/// Returns the digits of a whole number, without its percent sign: 20% is right for 20.
+/// Returns the sign and digits of an integer, without its percent sign, because 20% matches 20.
 fn whole_or_percent(term: &Term) -> Option<(bool, &str)> {
     match term {
         Term::Percent(term) => whole_or_percent(term),
@@ -244,7 +244,7 @@ fn is_decimal(term: &Term) -> bool {
     }
 }
 
-/// Returns whether two numbers, of which one is a decimal, are the same to six decimal places. Whole numbers aren't rounded to.
+/// Returns whether two numbers, one of them a decimal, are equal to six decimal places. A decimal is not rounded to an integer.
 fn same_rounded(a: &Term, b: &Term) -> bool {
     if has_variable(a) || has_variable(b) {
         return false;
@@ -256,7 +256,7 @@ fn same_rounded(a: &Term, b: &Term) -> bool {
         return false;
     }
     let rounded = |x: f64| (x * 1e6).round_ties_even();
-    // Larger numbers have fewer digits after the point.
+    // Larger floats have fewer digits after the point.
     if x.abs().max(y.abs()) < 1e8 { rounded(x) == rounded(y) } else { (x - y).abs() <= 1e-15 * x.abs() }
 }
 
@@ -270,7 +270,7 @@ fn same_exactly(a: &Term, b: &Term) -> Option<bool> {
     Some(true)
 }
 
-/// Compares values at several points; what has no value at two of them isn't equal to anything else.
+/// Compares values at several points. An expression without a value at two of them equals no other.
 fn same_value(a: &Term, b: &Term) -> bool {
     let (points, needed) = if has_variable(a) || has_variable(b) { (12, 2) } else { (1, 1) };
     let mut agreed = 0;

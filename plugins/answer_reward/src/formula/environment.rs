@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// A text and where the marks that end a formula are, so that each is looked up and not searched for.
+/// A text with the positions of the marks that end formulas, so that each can be looked up instead of searched for.
 pub struct MarkedText<'a> {
     /// The text.
     pub text: &'a str,
@@ -18,7 +18,7 @@ pub struct MarkedText<'a> {
 /// A formula in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormulaSpan {
-    /// Where it is.
+    /// Range of the formula in the text.
     pub range: Range<usize>,
     /// Whether a percent sign follows.
     pub percent: bool,
@@ -29,15 +29,15 @@ pub struct FormulaSpan {
 /// Formulas that belong together, such as `$1$, $2$ and $3$`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormulaList {
-    /// Where they start, with words before them.
+    /// Start of the list, including words before it.
     pub start: usize,
-    /// Where they end.
+    /// End of the list.
     pub end: usize,
     /// The formulas.
     pub parts: Vec<FormulaSpan>,
 }
 
-/// At most this many formulas are read as a list.
+/// Maximum number of formulas in a list.
 const LONGEST_LIST: usize = 6;
 
 impl<'a> MarkedText<'a> {
@@ -61,11 +61,11 @@ impl<'a> MarkedText<'a> {
 
     fn has_box(&self, range: &Range<usize>) -> bool {
         let Some(start) = next(&self.boxes, range.start) else { return false };
-        // The box has at least one character.
+        // The box is not empty.
         next(&self.braces, start + 8).is_some_and(|brace| brace < range.end)
     }
 
-    /// Returns where the formula is that starts with a delimiter here, and where its delimiters end.
+    /// Returns the range of the formula whose delimiter starts at a position, and the end of its closing delimiter.
     fn delimited(&self, at: usize) -> Option<(Range<usize>, usize)> {
         let rest = self.text.get(at..)?;
         let before = self.text.get(..at)?.chars().next_back();
@@ -92,7 +92,7 @@ impl<'a> MarkedText<'a> {
         found
     }
 
-    /// Returns the formula that starts here and where it ends, with a percent sign and the space before it.
+    /// Returns the formula that starts at a position and where it ends, including a percent sign and the space before it.
     fn part(&self, at: usize, boxed: bool) -> Option<(FormulaSpan, usize)> {
         let delimited = self.delimited(at).filter(|(range, _)| !boxed || self.has_box(range));
         let (range, end) = match delimited {
@@ -105,13 +105,13 @@ impl<'a> MarkedText<'a> {
         };
         let after = self.text.get(end..)?.trim_start();
         let sign = ["\\%", "%", "Percentage", "percentage", "Percent", "percent", "Pct", "pct"];
-        // The pattern has "percent" before "percentage", so this is as much as it takes.
+        // The pattern tries "percent" before "percentage", so it matches at most seven characters.
         let length = sign.iter().find(|sign| after.starts_with(**sign)).map_or(0, |sign| sign.len().min(7));
         let part = FormulaSpan { range, percent: length > 0, open_end: false };
         Some((part, self.text.len() - after.len() + length))
     }
 
-    /// Returns the formula that starts here after any space, which may be a part of it.
+    /// Returns the formula that starts at a position after any space, which may be part of it.
     fn part_after_space(&self, at: usize) -> Option<(FormulaSpan, usize)> {
         let rest = self.text.get(at..)?;
         let after = at + rest.len() - rest.trim_start().len();
@@ -119,13 +119,13 @@ impl<'a> MarkedText<'a> {
         self.part(after, false).or_else(|| if last > 0 { self.part(after - last, false) } else { None })
     }
 
-    /// Returns the list of formulas that starts here.
+    /// Returns the list of formulas that starts at a position.
     #[must_use]
     pub fn list(&self, at: usize, boxed: bool) -> Option<FormulaList> {
         self.part(at, boxed).map(|first| self.followed(at, first, boxed))
     }
 
-    /// Returns the list of formulas that starts here after any space.
+    /// Returns the list of formulas that starts at a position after any space.
     #[must_use]
     pub fn list_after_space(&self, at: usize) -> Option<FormulaList> {
         self.part_after_space(at).map(|first| self.followed(at, first, false))
@@ -166,7 +166,7 @@ impl<'a> MarkedText<'a> {
         lists
     }
 
-    /// Returns what is from the first box to the last brace.
+    /// Returns the text from the first box to the last brace.
     #[must_use]
     pub fn boxes(&self) -> Option<FormulaList> {
         let (start, last) = (*self.boxes.first()?, *self.braces.last()?);
@@ -199,7 +199,7 @@ fn fraction(text: &str) -> Option<usize> {
     Some(text.len() - rest.len())
 }
 
-/// Returns what follows a number.
+/// Returns the text after a number.
 fn number(text: &str) -> Option<&str> {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let text = text.strip_prefix('-').unwrap_or(text);

@@ -3,11 +3,11 @@
 use super::lex::{Bracket, FormulaToken, LexedToken};
 use super::tree::{FormulaFunction, Literal, Term};
 
-/// How deep formulas may be nested.
+/// Maximum nesting of formulas.
 const DEEPEST: u32 = 40;
-/// How many operators that nest without brackets, such as unions, a formula may have.
+/// Maximum number of operators in a formula that nest without brackets, such as unions.
 const MOST_CHAINED: u32 = 60;
-/// How many `!` and `^` may follow an operand.
+/// Maximum number of `!` and `^` after an operand.
 const MOST_POSTFIXES: u32 = 5;
 
 impl Term {
@@ -21,7 +21,7 @@ impl Term {
 /// A position in a formula's tokens.
 pub struct Parser<'a> {
     pub(super) tokens: &'a [LexedToken<'a>],
-    /// For each opening bracket, where it closes.
+    /// For each opening bracket, the position of its closing one.
     closing: Vec<usize>,
     /// The next token.
     pub at: usize,
@@ -72,7 +72,7 @@ impl<'a> Parser<'a> {
         self.at == self.tokens.len()
     }
 
-    /// Returns where the bracket that opens at a position closes.
+    /// Returns the position of the bracket that closes the one at a position.
     #[must_use]
     pub fn closing(&self, at: usize) -> Option<usize> {
         matches!(self.token(at)?, FormulaToken::Open(_)).then(|| self.closing.get(at).copied())?
@@ -87,7 +87,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Returns whether a position and those after it have a relation outside of brackets.
+    /// Returns whether there is a relation at or after a position, outside of brackets.
     #[must_use]
     pub fn has_relation(&self, from: usize) -> bool {
         self.any_outside_brackets(from, self.tokens.len(), |token| {
@@ -95,13 +95,13 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Returns whether the rest has a union or the like outside of brackets.
+    /// Returns whether the remaining tokens have a set operator, such as a union, outside of brackets.
     #[must_use]
     pub fn has_set_operator(&self) -> bool {
         self.has_set_operator_between(self.at, self.tokens.len())
     }
 
-    /// Returns whether a union or the like is in a range, outside of brackets.
+    /// Returns whether a range has a set operator, such as a union, outside of brackets.
     #[must_use]
     pub fn has_set_operator_between(&self, from: usize, to: usize) -> bool {
         self.any_outside_brackets(from, to, |token| {
@@ -109,7 +109,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Returns whether the bracket that opens here and closes there has `\choose` in it.
+    /// Returns whether there is a `\choose` between the next bracket and the one that closes it.
     #[must_use]
     pub fn has_choice(&self, close: usize) -> bool {
         self.any_outside_brackets(self.at + 1, close, |token| *token == FormulaToken::Choose)
@@ -127,7 +127,7 @@ impl<'a> Parser<'a> {
         false
     }
 
-    /// Parses something one level deeper.
+    /// Parses with `inner` at one more level of nesting.
     pub fn deeper<T>(&mut self, inner: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         if self.depth >= DEEPEST {
             return None;
@@ -150,7 +150,7 @@ impl<'a> Parser<'a> {
         taken
     }
 
-    /// Parses what is up to the end of the bracket that opens here.
+    /// Parses up to the end of the bracket that opens next.
     pub(super) fn bracketed_term(&mut self, bracket: Bracket) -> Option<Term> {
         if self.bracket(self.at)? != bracket {
             return None;
@@ -285,7 +285,7 @@ impl<'a> Parser<'a> {
         None
     }
 
-    /// Parses what follows a `^`.
+    /// Parses the exponent after a `^`.
     pub(super) fn exponent(&mut self) -> Option<Term> {
         match self.peek()? {
             FormulaToken::Open(Bracket::Group) => self.bracketed_term(Bracket::Group),
@@ -491,14 +491,14 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Returns whether a term is one whole number over another, without signs.
+/// Returns whether a term is a quotient of two integers without signs.
 fn is_ratio(term: &Term) -> bool {
     let Term::Product(factors) = term else { return false };
     let [above, Term::Power(below, _)] = factors.as_slice() else { return false };
     above.is_natural() && below.is_natural() && *above != Term::whole(0)
 }
 
-/// Returns what a name stands for. Upper and lower case are the same, except for the imaginary unit `I`.
+/// Returns the meaning of a name. Case is ignored, except for the imaginary unit `I`.
 fn variable(name: &str) -> Term {
     match name {
         "I" => return Term::ImaginaryUnit,

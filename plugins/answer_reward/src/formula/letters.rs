@@ -1,6 +1,6 @@
 //! Names of letters.
 
-/// Returns the name of a Greek letter, as a command has it.
+/// Returns the name of a Greek letter, as in its command.
 #[must_use]
 pub fn greek(letter: char) -> Option<&'static str> {
     const GREEK: [(char, &str); 36] = [
@@ -44,7 +44,7 @@ pub fn greek(letter: char) -> Option<&'static str> {
     GREEK.iter().find(|(known, _)| *known == letter).map(|(_, name)| *name)
 }
 
-/// Commands that stand for a variable of that name.
+/// Commands for variables with the same name.
 pub const LETTERS: [&str; 50] = [
     "alpha",
     "beta",

@@ -10,7 +10,7 @@ pub enum Bracket {
     Round,
     /// `[`, `\lbrack`.
     Square,
-    /// `{`, which only groups, except around a whole element.
+    /// `{`, which only groups, except around a complete element.
     Group,
     /// `\{`, `\lbrace`.
     Curly,
@@ -76,19 +76,19 @@ pub enum FormulaToken {
     Degree,
 }
 
-/// A token and where it was.
+/// A token with its text.
 #[derive(Clone, Debug)]
 pub struct LexedToken<'a> {
     /// The token.
     pub token: FormulaToken,
-    /// Its text.
+    /// Text of the token.
     pub text: &'a str,
 }
 
-/// Formulas with more bytes than this are not read.
+/// Maximum length of a formula, in bytes.
 pub const LONGEST: usize = 4000;
 
-/// Returns the tokens of a formula, or `None` if it has something that isn't one, or is too long.
+/// Returns the tokens of a formula, or `None` if a part of it is not a token, or it is too long.
 #[must_use]
 pub fn tokens(text: &str) -> Option<Vec<LexedToken<'_>>> {
     if text.len() > LONGEST {
@@ -110,7 +110,7 @@ pub fn tokens(text: &str) -> Option<Vec<LexedToken<'_>>> {
     Some(tokens)
 }
 
-/// A token, or nothing for what is skipped, and its length.
+/// A token, or `None` for skipped text, and its length.
 type LexMatch = (Option<FormulaToken>, usize);
 
 fn number(text: &str) -> Option<LexMatch> {
@@ -230,7 +230,7 @@ fn character(first: char) -> Option<FormulaToken> {
     })
 }
 
-/// Commands around a text that stands for a variable: plain text, and decorations, which make it another variable.
+/// Commands whose text is a variable: plain text, and decorations, which make it another variable.
 const TEXTS: [&str; 6] = ["text", "textit", "textbf", "textnormal", "mbox", "textrm"];
 const DECORATIONS: [(&str, &str); 17] = [
     ("bar", "bar"),
@@ -332,7 +332,7 @@ fn accent(text: &str, name: &str) -> Option<LexMatch> {
     Some((Some(FormulaToken::Letter(format!("{decoration}{{{inner}}}"))), length))
 }
 
-/// Returns the name of a text that is one Greek letter or one command, such as `π` and `\pi`; other texts are their own names.
+/// Returns the name of a text that is a single Greek letter or command, such as `π` and `\pi`; other texts are their own names.
 fn letter_named(text: String) -> String {
     let mut characters = text.chars();
     if let (Some(only), None) = (characters.next(), characters.next())

@@ -1,6 +1,6 @@
-//! Completes operators that references have without braces.
+//! Completes operators that are written without braces in references.
 
-/// Adds the braces that LaTeX lets people leave out, and some that it doesn't: `\frac12`, `\sqrt2`, `x^(10)`, `1/2`.
+/// Adds the braces that LaTeX allows to omit, and some that it doesn't: `\frac12`, `\sqrt2`, `x^(10)`, `1/2`.
 #[must_use]
 pub fn completed(text: &str) -> String {
     let text = parenthesized(text, "^", "^{");
@@ -18,7 +18,7 @@ pub fn completed(text: &str) -> String {
     slash(&fractions(&text))
 }
 
-/// Replaces every occurrence of a word and what a function takes off the text after it.
+/// Replaces every occurrence of a word, together with the text that `take` consumes after it.
 fn rewritten<'a>(text: &'a str, word: &str, take: impl Fn(&'a str) -> Option<(String, &'a str)>) -> String {
     let mut out = String::with_capacity(text.len() + 16);
     let mut rest = text;
@@ -99,7 +99,7 @@ fn root(after: &str) -> Option<(String, &str)> {
     Some((format!("\\sqrt{{{first}}}"), &rest[first.len_utf8()..]))
 }
 
-/// Puts braces around the two characters after `\frac`, whatever they are. Leaves a text alone that ends too early.
+/// Puts braces around the two characters after `\frac`, whatever they are. Does nothing if the text ends before that.
 fn fractions(text: &str) -> String {
     let mut parts = text.split("\\frac");
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -121,7 +121,7 @@ fn fractions(text: &str) -> String {
     out
 }
 
-/// Rewrites a text that is one whole number over another.
+/// Rewrites a text that is a quotient of two integers.
 fn slash(text: &str) -> String {
     let whole = |part: &str| part.parse::<i64>().is_ok_and(|value| value.to_string() == part);
     match text.split_once('/') {

@@ -1,8 +1,7 @@
 //! Compares formulas as TRL's `accuracy_reward` does with math_verify.
 //!
-//! A reference is read leniently: its LaTeX in dollar signs, `\[...\]` and the like, or in `\boxed{...}`, or a plain number. An
-//! answer has to be LaTeX in `\boxed{...}` or after the word "answer". Both become expressions, which are equal if their values
-//! are.
+//! A reference is read leniently: LaTeX in dollar signs, `\[...\]` and the like, or in `\boxed{...}`, or a plain number. An answer must be
+//! LaTeX in `\boxed{...}` or after the word "answer". Both become expressions, which are equal if their values are.
 
 use std::cmp::Reverse;
 
@@ -34,14 +33,14 @@ pub mod tree;
 pub mod units;
 pub mod value;
 
-/// Only the end of a longer completion counts.
+/// Number of bytes at the end of a completion that are searched.
 const LONGEST_COMPLETION: usize = 1 << 20;
-/// Only the end of a longer reference counts: every place in it is tried for each completion.
+/// Number of bytes at the end of a reference that are searched, because every position is tried for each completion.
 const LONGEST_REFERENCE: usize = 1 << 14;
-/// At most this many formulas of a reference are tried.
+/// Maximum number of formulas of a reference that are tried.
 const MOST_TRIED: usize = 50;
 
-/// What was found in a text: a formula that could be parsed, and the first that was found, as text.
+/// The result of reading a text: the first formula that could be parsed, and the text of the first that was found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FormulaReading {
     /// The formula.
@@ -64,7 +63,7 @@ impl TextMatch for FormulaList {
     }
 }
 
-/// Returns whether the answer in a completion is the reference, or `None` if the reference has no formula.
+/// Returns whether the answer in a completion matches the reference, or `None` if the reference has no formula.
 #[must_use]
 pub fn is_right(completion: &str, reference: &str) -> Option<bool> {
     let reference = read_reference(end(reference, LONGEST_REFERENCE));
@@ -77,7 +76,7 @@ pub fn is_right(completion: &str, reference: &str) -> Option<bool> {
     Some(same_text || reference.node.as_ref().zip(answer.node.as_ref()).is_some_and(|(a, b)| same(a, b)))
 }
 
-/// Returns the end of a text, of at most so many bytes.
+/// Returns the end of a text, at most `longest` bytes.
 fn end(text: &str, longest: usize) -> &str {
     let mut from = text.len().saturating_sub(longest);
     while !text.is_char_boundary(from) {
@@ -86,7 +85,7 @@ fn end(text: &str, longest: usize) -> &str {
     &text[from..]
 }
 
-/// Finds LaTeX by the patterns of a priority, boxes aside.
+/// Finds LaTeX by the patterns of a priority, except boxes.
 fn latex(marked: &MarkedText<'_>, priority: u32) -> Vec<FormulaList> {
     let text = marked.text;
     let near = |end: usize| within(text, end, 50).find_map(|at| marked.list(at, false));
@@ -112,7 +111,7 @@ pub fn read_answer(completion: &str) -> FormulaReading {
         if priority == 0 {
             found.extend(boxes(&marked));
         }
-        // The one that ends last counts, even if it can't be read.
+        // The match that ends last counts, even if it can't be parsed.
         if let Some(found) = found.into_iter().min_by_key(|found| (Reverse(found.end), found.start)) {
             let (node, text) = read(completion, &found, false);
             return FormulaReading { node, text: text.filter(|text| !text.is_empty()) };
@@ -158,7 +157,7 @@ pub fn read_reference(reference: &str) -> FormulaReading {
             if node.is_some() || tried == MOST_TRIED {
                 return match found {
                     FormulaMatch::Latex(_) => FormulaReading { node, text },
-                    // LaTeX that couldn't be parsed is compared as text, unless its number is all that it has.
+                    // LaTeX that can't be parsed is compared as text, unless it only consists of a number.
                     FormulaMatch::Plain(_) if has_latex => {
                         let only = latex_text.as_deref().is_some_and(|latex| surroundings::number(latex) == written);
                         let node = node.filter(|_| only);
@@ -176,15 +175,15 @@ pub fn read_reference(reference: &str) -> FormulaReading {
     if has_other_digits(reference) { FormulaReading::default() } else { FormulaReading { node: None, text } }
 }
 
-/// Returns whether a text has full-width, Arabic, Persian or Devanagari digits. math_verify finds numbers of these and fails to
-/// convert them, for which TRL skips the row.
+/// Returns whether a text has full-width, Arabic, Persian or Devanagari digits. math_verify finds such numbers but fails to convert them,
+/// and TRL then skips the row.
 fn has_other_digits(text: &str) -> bool {
     let other = |c: char| matches!(c, '０'..='９' | '\u{660}'..='\u{669}' | '\u{6f0}'..='\u{6f9}' | '\u{966}'..='\u{96f}');
     text.contains(other)
 }
 
-/// Corrects the reading of a reference that is a formula without dollar signs. Where a number in it was found, such as the 2 in
-/// `2\sqrt{3}`, all of it counts.
+/// Corrects the reading of a reference that is a formula without dollar signs. If only a number in it was found, such as the 2 in
+/// `2\sqrt{3}`, the complete formula counts instead.
 fn prefer_whole_formula(reference: &str, number: FormulaReading) -> FormulaReading {
     let words = reference.split(|c: char| !c.is_alphabetic() && c != '\\').any(|word| word.len() > 1 && !word.starts_with('\\'));
     if words || reference.contains('=') {
@@ -199,7 +198,7 @@ fn prefer_whole_formula(reference: &str, number: FormulaReading) -> FormulaReadi
     }
 }
 
-/// Returns what a list of formulas stands for, and its plain text.
+/// Returns the value of a list of formulas, and its plain text.
 fn read(text: &str, found: &FormulaList, lenient: bool) -> (Option<FormulaNode>, Option<String>) {
     let (mut nodes, mut texts) = (Vec::new(), Vec::new());
     for part in &found.parts {
@@ -228,7 +227,7 @@ fn read(text: &str, found: &FormulaList, lenient: bool) -> (Option<FormulaNode>,
     (nodes.into_iter().next().flatten(), texts.into_iter().next())
 }
 
-/// Returns what follows the last of several equals signs, if the formula is no list.
+/// Returns the text after the last of several equals signs, if the formula is not a list.
 fn last_side(text: &str) -> Option<&str> {
     let signs = text.match_indices('=').filter(|(at, _)| !text[..*at].ends_with(['\\', '<', '!', '>']));
     let places: Vec<usize> = signs.map(|(at, _)| at).collect();

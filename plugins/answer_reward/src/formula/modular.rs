@@ -1,28 +1,28 @@
 //! Evaluates expressions exactly, modulo large primes.
 //!
-//! Two rational expressions that differ have different values modulo a prime of 61 bits, at random values of their variables, but
-//! for a chance of about one in 2^55. So numbers of any length, expanded products and the like are compared without rounding.
+//! At random values of their variables, two different rational expressions have different values modulo a prime of 61 bits, except with a
+//! probability of about 2^-55. So numbers of any length, expanded products and the like are compared without rounding.
 
 use super::tree::{FormulaFunction, Literal, Term};
 
-/// A prime, and what the variables get their values from.
+/// A prime, and the seed of the variables' values.
 #[derive(Clone, Copy, Debug)]
 pub struct ModularPoint {
     prime: u64,
     seed: u64,
 }
 
-/// Where expressions are evaluated: at all of these.
+/// Points at which expressions are evaluated.
 pub const POINTS: [ModularPoint; 3] = [
     ModularPoint { prime: (1 << 61) - 1, seed: 0x51_7c_c1_b7_27_22_0a_95 },
     ModularPoint { prime: 0x1f_ff_ff_ff_ff_ff_ff_e1, seed: 0x2f_0b_44_7a_8d_9e_11_03 },
     ModularPoint { prime: (1 << 61) - 1, seed: 0x6e_ed_0e_9d_a4_d9_4a_4f },
 ];
 
-/// Factorials of numbers above this aren't computed.
+/// Largest number whose factorial is computed.
 const LARGEST_FACTORIAL: i128 = 2000;
 
-/// Returns a well mixed number.
+/// Returns a hash of a number.
 #[must_use]
 pub fn mixed(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,13 +30,13 @@ pub fn mixed(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Returns a number that follows from a text.
+/// Returns a hash of a text.
 #[must_use]
 pub fn hashed(text: &str, seed: u64) -> u64 {
     text.bytes().fold(mixed(seed), |hash, byte| mixed(hash ^ u64::from(byte)))
 }
 
-/// Returns the value of a whole number of at most 38 digits, also of a computed one.
+/// Returns the value of an integer, written or computed, of at most 38 digits.
 #[must_use]
 pub fn integer(term: &Term) -> Option<i128> {
     match term {
@@ -59,7 +59,7 @@ impl ModularPoint {
         match term {
             Term::Number(literal) => self.literal(literal),
             Term::Symbol(name) => Some(self.reduced(u128::from(hashed(name, self.seed)))),
-            // No rational expression of these is zero unless it is zero for any value, so they are as variables.
+            // A rational expression of these is zero only if it is zero for any value, so they are treated as variables.
             Term::Pi => self.value(&Term::Symbol("\\pi".into())),
             Term::E => self.value(&Term::Symbol("\\e".into())),
             Term::Sum(terms) => {

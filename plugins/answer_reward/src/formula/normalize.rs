@@ -1,15 +1,15 @@
-//! Rewrites LaTeX as people and models write it to what the parser reads, as `latex2sympy2_extended` does.
+//! Rewrites LaTeX as people and models write it into the form that the parser reads, like `latex2sympy2_extended`.
 
 use super::boxes::{BoxSelection, unboxed};
 use super::lex::LONGEST;
 use super::units::without_units;
 
-/// How to rewrite a formula.
+/// Options for rewriting a formula.
 #[derive(Clone, Copy, Debug)]
 pub struct RewriteOptions {
-    /// Which boxes count.
+    /// The boxes that count.
     pub boxes: BoxSelection,
-    /// Whether to complete operators without braces, such as `\frac12`. Only done to references.
+    /// Whether to complete operators without braces, such as `\frac12`; only for references.
     pub lenient: bool,
 }
 
@@ -45,7 +45,7 @@ pub fn normalized(text: &str, how: RewriteOptions) -> Option<String> {
     (text.len() <= LONGEST).then(|| text.trim().to_owned())
 }
 
-/// Replaces what a function finds at a position, given the text before and from there: its length, and what to put there.
+/// Replaces the matches of `find`, which gets the text before and after a position, and returns a match's length and its replacement.
 fn substituted<'a>(text: &str, find: impl Fn(&str, &str) -> Option<(usize, &'a str)>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut at = 0;
@@ -110,7 +110,7 @@ fn sized_bracket(rest: &str) -> Option<(usize, &'static str)> {
     None
 }
 
-/// Finds what has no meaning.
+/// Finds parts without meaning.
 fn removed(before: &str, rest: &str) -> Option<(usize, &'static str)> {
     if let Some(after) = rest.strip_prefix("\\!") {
         return Some((rest.len() - after.trim_start().len(), ""));
@@ -137,7 +137,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Finds other ways to write the same.
+/// Finds alternative spellings.
 fn replaced(before: &str, rest: &str) -> Option<(usize, &'static str)> {
     const COMMANDS: [(&str, &str); 10] = [
         ("\\mathrm", "\\text"),

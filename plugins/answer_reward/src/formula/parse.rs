@@ -4,10 +4,10 @@ use super::expression::Parser;
 use super::lex::{Bracket, FormulaToken, tokens};
 use super::tree::{FormulaNode, Relation, Term};
 
-/// Sets and tuples with more elements than this are not read.
+/// Maximum number of elements of a set or tuple.
 const MOST_ELEMENTS: usize = 100;
 
-/// Parses a formula, or returns `None` if any of it can't be read.
+/// Parses a formula, or returns `None` if any part of it can't be parsed.
 #[must_use]
 pub fn parse(text: &str) -> Option<FormulaNode> {
     if let Some(number) = thousands(text) {
@@ -19,7 +19,7 @@ pub fn parse(text: &str) -> Option<FormulaNode> {
     parser.is_done().then_some(node)
 }
 
-/// Returns a number that is all of the text without the commas between its thousands.
+/// Returns a text that is a single number with thousands separators, without them.
 fn thousands(text: &str) -> Option<String> {
     let text = text.trim();
     let unsigned = text.strip_prefix('-').unwrap_or(text);
@@ -47,7 +47,7 @@ fn top(parser: &mut Parser<'_>) -> Option<FormulaNode> {
     Some(one_or_set(elements(parser, true)?))
 }
 
-/// Parses `x =`, `x \in` or `(x, y) =` at the start, if no relation follows; otherwise stays where it was.
+/// Parses `x =`, `x \in` or `(x, y) =` at the start, if no relation follows; otherwise leaves the position unchanged.
 fn assigned(parser: &mut Parser<'_>) -> Option<FormulaNode> {
     let start = parser.at;
     let left = variables(parser).filter(|_| {
@@ -177,7 +177,7 @@ fn chain(parser: &mut Parser<'_>, first: Term) -> Option<FormulaNode> {
     if relations.is_empty() { sides.pop() } else { Some(FormulaNode::Chain(sides, relations)) }
 }
 
-/// Parses a whole element in brackets: an interval, a tuple, a set, or something in parentheses.
+/// Parses a complete element in brackets: an interval, a tuple, a set, or an expression in parentheses.
 fn bracketed(parser: &mut Parser<'_>) -> Option<FormulaNode> {
     let open = parser.bracket(parser.at)?;
     let close = parser.bracket(parser.closing(parser.at)?)?;
@@ -189,7 +189,7 @@ fn bracketed(parser: &mut Parser<'_>) -> Option<FormulaNode> {
     parser.at += 1;
     if matches!(open, Bracket::Curly | Bracket::Group) {
         return match (open, groups.as_slice()) {
-            // Braces that only group.
+            // The braces only group.
             (Bracket::Group, [group]) if group.len() == 1 && !parser.is_done() => groups.pop()?.pop(),
             _ => Some(FormulaNode::finite(groups.into_iter().flatten().collect())),
         };
@@ -232,7 +232,7 @@ fn interval(start: &Term, end: &Term, left_open: bool, right_open: bool) -> Opti
     })
 }
 
-/// Reads what an operator joins, from left to right.
+/// Parses operands joined by an operator, from left to right.
 fn joined(
     parser: &mut Parser<'_>,
     part: fn(&mut Parser<'_>) -> Option<FormulaNode>,

@@ -34,7 +34,7 @@ impl TextMatch for PlainFormula {
 }
 
 impl PlainFormula {
-    /// Returns what it stands for, and its text.
+    /// Returns the value of the formula, and its text.
     #[must_use]
     pub fn read(&self, text: &str) -> (Option<FormulaNode>, String) {
         match &self.kind {
@@ -50,7 +50,7 @@ impl PlainFormula {
     }
 }
 
-/// Returns what each of the patterns of a priority finds.
+/// Returns the matches of each pattern of a priority.
 #[must_use]
 pub fn find(text: &str, priority: u32) -> Vec<PlainFormula> {
     let either = |at: usize| calculation_at(text, at).or_else(|| number_at(text, at));
@@ -93,7 +93,7 @@ fn all(text: &str, find: impl Fn(usize) -> Option<PlainFormula>) -> Vec<PlainFor
     found
 }
 
-/// Returns where something may start that has to be at the start of the text or after space or an equals sign at this position.
+/// Returns the positions at which a match may start if `at` is the start of the text, or a space or equals sign.
 fn starts(text: &str, at: usize) -> impl Iterator<Item = usize> {
     let first = text.get(at..).and_then(|rest| rest.chars().next()).filter(|c| c.is_whitespace() || *c == '=');
     let after = first.map(|c| at + c.len_utf8());
@@ -104,7 +104,7 @@ fn starts(text: &str, at: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Longest calculation, in bytes.
+/// Maximum length of a calculation, in bytes.
 const LONGEST: usize = 400;
 
 fn is_operator(c: char) -> bool {
@@ -121,7 +121,7 @@ fn calculation_at(text: &str, at: usize) -> Option<PlainFormula> {
         if !rest.starts_with(|c: char| c.is_ascii_digit()) {
             return None;
         }
-        // Beyond this, it is no calculation but a table.
+        // A longer match is a table rather than a calculation.
         let rest = rest.get(..rest.floor_char_boundary(LONGEST)).unwrap_or(rest);
         let (mut operator, mut best) = (false, None);
         let mut previous_operator = false;
@@ -133,7 +133,7 @@ fn calculation_at(text: &str, at: usize) -> Option<PlainFormula> {
             if !(c.is_ascii_digit() || c == '.' || c.is_whitespace() || is_operator(c)) {
                 break;
             }
-            // It needs a character after the operator.
+            // A character must follow the operator.
             operator |= previous_operator;
             previous_operator |= is_operator(c);
         }
@@ -141,7 +141,7 @@ fn calculation_at(text: &str, at: usize) -> Option<PlainFormula> {
     })
 }
 
-/// Returns the length of what ends a calculation.
+/// Returns the length of a calculation's end.
 fn suffix(rest: &str) -> Option<usize> {
     let length = |rest: &str| match rest.chars().next() {
         None => Some(0),
@@ -195,7 +195,7 @@ fn number_from(text: &str, at: usize, from: usize) -> Option<PlainFormula> {
     Some(PlainFormula { start: at, end: from + end, kind: PlainFormulaKind::Number { text: number, percent: percent.is_some() } })
 }
 
-/// Returns the length of a number with separators between thousands, or 0.
+/// Returns the length of a number with thousands separators, or 0.
 fn grouped(text: &str) -> usize {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let mut length = digits(text);

@@ -1,9 +1,9 @@
-//! Writes numbers as plain text, to compare them with the names that `\\text{...}` gives.
+//! Formats numbers as plain text, to compare them with names in `\\text{...}`.
 
 use super::tree::Term;
 
-/// Returns the text of a whole number or a fraction in lowest terms, or `None` for other terms. Sums and products aren't computed,
-/// as in math_verify, except for mixed fractions.
+/// Returns the text of an integer or a fraction in lowest terms, or `None` for other terms. As in math_verify, sums and products are not
+/// computed, except for mixed fractions.
 #[must_use]
 pub fn written(term: &Term) -> Option<String> {
     match term {
@@ -50,7 +50,7 @@ fn ratio(term: &Term) -> Option<Ratio> {
     }
 }
 
-/// Returns one number over another, with signs.
+/// Returns the quotient of two numbers with signs.
 fn quotient(factors: &[Term]) -> Option<Ratio> {
     let (mut sign, mut above, mut below) = (1, None, None);
     for factor in factors {

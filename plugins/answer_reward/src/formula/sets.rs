@@ -3,7 +3,7 @@
 use super::tree::{FormulaNode, NamedSet, Relation, Term};
 use super::value::VariablePoint;
 
-/// An interval from one number to another, with infinite ones open.
+/// An interval from one number to another, open at infinite ends.
 #[derive(Clone, Copy, Debug)]
 struct RealInterval {
     start: f64,
@@ -12,7 +12,7 @@ struct RealInterval {
     right_open: bool,
 }
 
-/// A set of real numbers: intervals in order that don't touch.
+/// A set of real numbers: sorted intervals that don't touch.
 #[derive(Clone, Debug)]
 pub struct IntervalSet(Vec<RealInterval>);
 
@@ -62,7 +62,7 @@ impl IntervalSet {
         Self(merged)
     }
 
-    /// Returns a set as intervals, or `None` if it isn't one of known real numbers.
+    /// Returns a set as intervals, or `None` if it isn't a set of known real numbers.
     #[must_use]
     pub fn from_node(node: &FormulaNode) -> Option<Self> {
         let pieces = match node {
@@ -127,7 +127,7 @@ impl IntervalSet {
             })
     }
 
-    /// Returns what a relation such as `1 < x \le 2` says about its variable, or `None` if it isn't that simple.
+    /// Returns the solutions of a relation such as `1 < x \le 2` in one variable, or `None` if it isn't of such a simple form.
     #[must_use]
     pub fn solutions(sides: &[FormulaNode], relations: &[Relation]) -> Option<Self> {
         let mut name = None;
@@ -148,7 +148,7 @@ impl IntervalSet {
     }
 }
 
-/// Returns a variable and the number before it.
+/// Returns a variable and its coefficient.
 fn multiple(term: &Term) -> Option<(f64, &str)> {
     match term {
         Term::Symbol(name) => Some((1.0, name)),

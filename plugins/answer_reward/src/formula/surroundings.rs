@@ -1,6 +1,6 @@
-//! Finds the only number of a formula that can't be parsed, where all around it is layout: `= 13~`, `13 \checkmark`.
+//! Finds the only number of a formula that can't be parsed, if everything around it is layout: `= 13~`, `13 \checkmark`.
 
-/// Commands that do not change a number beside them.
+/// Commands that do not change an adjacent number.
 const HARMLESS: [&str; 38] = [
     "approx",
     "because",
@@ -47,7 +47,7 @@ const SPACES: [&str; 5] = ["hspace", "vspace", "color", "tag", "label"];
 const STYLES: [&str; 11] =
     ["texttt", "textsf", "textsc", "textsl", "textup", "textmd", "emph", "underline", "operatorname", "mathrm", "text"];
 
-/// Returns the number of a formula that has one, and otherwise nothing but layout and words in `\texttt{...}` and the like.
+/// Returns the number of a formula that otherwise has only layout and words in `\texttt{...}` and the like.
 #[must_use]
 pub fn number(formula: &str) -> Option<String> {
     let (mut rest, mut number) = (formula, None);

@@ -1,15 +1,15 @@
-//! The values that formulas stand for: numbers and expressions, relations, sets, tuples, intervals.
+//! The values of formulas: numbers and expressions, relations, sets, tuples, intervals.
 
 /// A number as written, without thousands separators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Literal {
-    /// Whether it is below zero.
+    /// Whether the number is negative.
     pub negative: bool,
-    /// Its digits without leading zeros, before and after the decimal point.
+    /// Digits before and after the decimal point, without leading zeros.
     pub digits: String,
-    /// How many of the digits come after the decimal point; negative for a power of ten.
+    /// Number of digits after the decimal point; negative for a power of ten.
     pub places: i32,
-    /// Whether it was written as a decimal, which stands for any number that rounds to it.
+    /// Whether the number was written as a decimal, which matches any number that rounds to it.
     pub decimal: bool,
 }
 
@@ -43,7 +43,7 @@ impl Literal {
         if self.negative { -magnitude } else { magnitude }
     }
 
-    /// Returns the value of a whole number of at most 38 digits.
+    /// Returns the value of an integer of at most 38 digits.
     #[must_use]
     pub fn integer(&self) -> Option<i128> {
         let magnitude: i128 = self.digits.parse().ok()?;
@@ -118,7 +118,7 @@ impl Term {
         Self::Number(Literal::whole(value))
     }
 
-    /// Returns minus this.
+    /// Returns the negated term.
     #[must_use]
     pub fn negated(self) -> Self {
         match self {
@@ -127,7 +127,7 @@ impl Term {
         }
     }
 
-    /// Returns the product, flat.
+    /// Returns the product, flattened.
     #[must_use]
     pub fn times(self, other: Self) -> Self {
         let mut factors = Vec::new();
@@ -146,7 +146,7 @@ impl Term {
         self.times(Self::Power(Box::new(other), Box::new(Self::whole(-1))))
     }
 
-    /// Returns the sum, flat.
+    /// Returns the sum, flattened.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let mut terms = Vec::new();
@@ -159,19 +159,19 @@ impl Term {
         Self::Sum(terms)
     }
 
-    /// Returns this to a power.
+    /// Returns the term raised to a power.
     #[must_use]
     pub fn to_the(self, exponent: Self) -> Self {
         Self::Power(Box::new(self), Box::new(exponent))
     }
 
-    /// Returns whether this is a number written without operators and at least 0.
+    /// Returns whether the term is a nonnegative number written without operators.
     #[must_use]
     pub fn is_natural(&self) -> bool {
         matches!(self, Self::Number(literal) if !literal.negative && !literal.decimal)
     }
 
-    /// Returns whether it consists of variables only: `x`, `x+y`, `f(x)`, `A/S`, but not `2x`.
+    /// Returns whether the term consists of variables only: `x`, `x+y`, `f(x)`, `A/S`, but not `2x`.
     #[must_use]
     pub fn is_of_symbols(&self) -> bool {
         match self {
@@ -184,7 +184,7 @@ impl Term {
         }
     }
 
-    /// Returns the terms directly inside this one.
+    /// Returns the direct subterms.
     pub fn children(&self) -> Box<dyn Iterator<Item = &Self> + '_> {
         match self {
             Self::Sum(terms) | Self::Product(terms) | Self::Call(_, terms) | Self::Applied(_, terms) => Box::new(terms.iter()),
@@ -196,7 +196,7 @@ impl Term {
     }
 }
 
-/// How two sides of a relation compare.
+/// The relation of two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Relation {
@@ -209,7 +209,7 @@ pub enum Relation {
 }
 
 impl Relation {
-    /// Returns the relation that holds when the sides change places.
+    /// Returns the relation after swapping the sides.
     #[must_use]
     pub fn flipped(self) -> Self {
         match self {
@@ -234,12 +234,12 @@ pub enum NamedSet {
     Complexes,
 }
 
-/// What a formula stands for.
+/// The value of a formula.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FormulaNode {
     /// An expression.
     Term(Term),
-    /// Sides and the relations between neighbours: `1 < x < 2`.
+    /// Sides, and the relations between adjacent ones: `1 < x < 2`.
     Chain(Vec<FormulaNode>, Vec<Relation>),
     /// A set of elements, in the order they were written.
     Finite(Vec<FormulaNode>),
@@ -247,33 +247,33 @@ pub enum FormulaNode {
     Tuple(Vec<FormulaNode>),
     /// An interval.
     Interval {
-        /// Its lower end.
+        /// Lower end of the interval.
         start: Box<Term>,
-        /// Its upper end.
+        /// Upper end of the interval.
         end: Box<Term>,
-        /// Whether the lower end is left out.
+        /// Whether the interval excludes its lower end.
         left_open: bool,
-        /// Whether the upper end is left out.
+        /// Whether the interval excludes its upper end.
         right_open: bool,
     },
     /// A set with a name.
     Named(NamedSet),
-    /// What is in one of the sets.
+    /// The union of two sets.
     Union(Box<FormulaNode>, Box<FormulaNode>),
-    /// What is in both sets.
+    /// The intersection of two sets.
     Intersection(Box<FormulaNode>, Box<FormulaNode>),
-    /// What is in the first set only.
+    /// The elements of the first set that are not in the second.
     Difference(Box<FormulaNode>, Box<FormulaNode>),
 }
 
 impl FormulaNode {
-    /// Returns whether it is a set, in the sense in which a tuple isn't.
+    /// Returns whether the value is a set. A tuple is not.
     #[must_use]
     pub fn is_set(&self) -> bool {
         !matches!(self, Self::Term(_) | Self::Chain(..) | Self::Tuple(_))
     }
 
-    /// Returns whether it consists of variables only.
+    /// Returns whether the value consists of variables only.
     #[must_use]
     pub fn is_of_symbols(&self) -> bool {
         match self {
@@ -283,7 +283,7 @@ impl FormulaNode {
         }
     }
 
-    /// Makes a set of the elements, without those that repeat an earlier one.
+    /// Creates a set of the elements, without duplicates.
     #[must_use]
     pub fn finite(elements: Vec<Self>) -> Self {
         let mut different: Vec<Self> = Vec::with_capacity(elements.len());

@@ -1,6 +1,6 @@
-//! Takes units off the end of a formula.
+//! Removes units from the end of a formula.
 
-/// The units that count as such, as `latex2sympy2_extended` lists them; a point stands for any character.
+/// The recognised units, as listed by `latex2sympy2_extended`; a point stands for any character.
 const UNITS: [&str; 128] = [
     "integerpoint",
     "feet",
@@ -131,12 +131,12 @@ const UNITS: [&str; 128] = [
     "decrease",
     "d",
 ];
-/// The rest of them.
+/// The remaining units.
 const MORE_UNITS: [&str; 8] = ["less", "Surface", "litre", "pi sq m", "s .", "metre", "meter", "inch"];
-/// Longer than any unit with the space around it that is looked at.
+/// Maximum length of a unit with the space around it, in bytes; longer than any.
 const LONGEST_UNIT: usize = 60;
 
-/// Takes a unit in `\text{...}`, with its exponent, and then up to two plain units off the end, unless nothing would be left.
+/// Removes a unit in `\text{...}`, with its exponent, and then up to two plain units from the end, unless nothing would be left.
 #[must_use]
 pub fn without_units(text: &str) -> String {
     let mut text = match without_text(text) {
@@ -151,7 +151,7 @@ pub fn without_units(text: &str) -> String {
     text
 }
 
-/// Returns what comes before the first `\text{...}`, if the whole text ends with a brace, or one and an exponent.
+/// Returns the text before the first `\text{...}`, if the formula ends with a brace, or with one and an exponent.
 fn without_text(text: &str) -> Option<&str> {
     let body = match text.strip_suffix('}').and_then(|rest| rest.strip_suffix(|c: char| c.is_ascii_digit())) {
         Some(rest) if rest.ends_with("}{^") => &rest[..rest.len() - 2],
@@ -167,7 +167,7 @@ fn without_text(text: &str) -> Option<&str> {
     (start + 6 < body.len()).then(|| text[..start].trim())
 }
 
-/// Returns where a unit at the end starts, after a digit, a brace or space.
+/// Returns the start of a unit at the end, after a digit, a brace or space.
 fn unit_start(text: &str) -> Option<usize> {
     let trimmed = text.trim_end();
     let mut from = trimmed.len().saturating_sub(LONGEST_UNIT);

@@ -1,18 +1,18 @@
-//! Evaluates expressions as complex floats, with a bound of the rounding error.
+//! Evaluates expressions as complex floats, with a bound on the rounding error.
 
 use std::f64::consts::PI;
 
 use super::modular::{hashed, mixed};
 use super::tree::{FormulaFunction, Term};
 
-/// A complex number, and how far off it may be.
+/// A complex number with an error bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ComplexValue {
     /// The real part.
     pub re: f64,
     /// The imaginary part.
     pub im: f64,
-    /// How large the error may be.
+    /// Bound on the absolute error.
     pub error: f64,
 }
 
@@ -24,12 +24,12 @@ impl ComplexValue {
         (re.is_finite() && im.is_finite() && error.is_finite()).then_some(Self { re, im, error })
     }
 
-    /// Makes a value of a real number that is right to the last place.
+    /// Creates a value of a correctly rounded real number.
     fn real(re: f64) -> Option<Self> {
         Self::new(re, 0.0, 0.0)
     }
 
-    /// Returns its distance from zero.
+    /// Returns the absolute value.
     #[must_use]
     pub fn size(self) -> f64 {
         self.re.hypot(self.im)
@@ -53,7 +53,7 @@ impl ComplexValue {
         if size <= 2.0 * self.error {
             return None;
         }
-        // In two steps, since the square of the size may be too small for a float.
+        // Divides twice, because the square of the size may underflow.
         let (re, im) = (self.re / size / size, -self.im / size / size);
         Self::new(re, im, 2.0 * self.error / size / size + 4.0 * EPSILON / size)
     }
@@ -69,7 +69,7 @@ impl ComplexValue {
         if size <= 2.0 * self.error {
             return None;
         }
-        // A number that can't be told from a real one is one: on which side of the cut it is would be chance.
+        // A number that can't be distinguished from a real one is treated as real: on which side of the branch cut it is would be chance.
         let angle = if self.im.abs() <= self.error { if self.re < 0.0 { PI } else { 0.0 } } else { self.im.atan2(self.re) };
         Self::new(size.ln(), angle, 2.0 * self.error / size + EPSILON)
     }
@@ -101,20 +101,20 @@ impl ComplexValue {
         Some(raised)
     }
 
-    /// Returns its real part if it is a real number.
+    /// Returns the real part of a real number.
     #[must_use]
     pub fn as_real(self) -> Option<f64> {
         (self.im.abs() <= self.error.max(1e-14 * self.re.abs())).then_some(self.re)
     }
 
-    /// Returns the whole number that it can't be told from.
+    /// Returns the integer from which the value can't be distinguished.
     #[must_use]
     pub fn whole(self) -> Option<f64> {
         let re = self.as_real()?;
         ((re - re.round()).abs() <= self.error && self.error < 0.1).then(|| re.round())
     }
 
-    /// Returns whether two values can't be told from each other, although they are known to at least six digits.
+    /// Returns whether two values can't be distinguished, although they are known to at least six digits.
     #[must_use]
     pub fn agrees_with(self, other: Self) -> Option<bool> {
         let error = 8.0 * (self.error + other.error) + f64::MIN_POSITIVE;
@@ -123,11 +123,11 @@ impl ComplexValue {
             return Some(false);
         }
         let size = self.size().max(other.size());
-        // Near zero, what terms cancelled out to is compared with those terms.
+        // Near zero, a difference after cancellation is compared with the size of its terms.
         (error <= 1e-6 * size.max(1.0)).then_some(true)
     }
 
-    /// Applies a real function with a bound of its derivative.
+    /// Applies a real function with a bound on its derivative.
     fn mapped(self, map: impl Fn(f64) -> f64, slope: f64) -> Option<Self> {
         let re = map(self.as_real()?);
         Self::new(re, 0.0, self.error * slope.abs() + 4.0 * EPSILON * re.abs())
@@ -154,12 +154,12 @@ impl ComplexValue {
     }
 }
 
-/// Values for the variables.
+/// Values of the variables at one point.
 #[derive(Clone, Copy, Debug)]
 pub struct VariablePoint(pub u64);
 
 impl VariablePoint {
-    /// Returns the value of a variable: in half of the points between 0 and 1, elsewhere between -4 and 4 or -40 and 40.
+    /// Returns the value of a variable: at half of the points between 0 and 1, at the others between -4 and 4 or -40 and 40.
     fn variable(self, name: &str) -> Option<ComplexValue> {
         let unit = hashed(name, self.0 ^ 0x9e37_79b9) as f64 / u64::MAX as f64;
         let within = |bound: f64| bound * (2.0 * unit - 1.0);
@@ -170,7 +170,7 @@ impl VariablePoint {
         })
     }
 
-    /// Returns the value of an expression, or `None` if it has none there or can't be computed.
+    /// Returns the value of an expression, or `None` if it is undefined at this point or can't be computed.
     #[must_use]
     pub fn value(self, term: &Term) -> Option<ComplexValue> {
         match term {
@@ -198,7 +198,7 @@ impl VariablePoint {
                 called(*function, &arguments?)
             }
             Term::Applied(name, arguments) => {
-                // Any function that depends on all of its arguments will do.
+                // Any function that depends on all of its arguments is suitable.
                 let mut angle = ComplexValue::real(self.0 as f64 % 7.0 + hashed(name, 1) as f64 / u64::MAX as f64)?;
                 for (place, argument) in arguments.iter().enumerate() {
                     let weight = 1.0 + mixed(place as u64 + 3) as f64 / u64::MAX as f64;
@@ -284,7 +284,7 @@ fn inverse(function: FormulaFunction, x: ComplexValue) -> Option<ComplexValue> {
     }
 }
 
-/// Returns the factorial of a whole number below 171, and the gamma function of one more for other numbers.
+/// Returns the factorial of an integer below 171, and the gamma function of `x + 1` for other numbers.
 fn factorial(x: ComplexValue) -> Option<ComplexValue> {
     if let Some(whole) = x.whole() {
         if !(0.0..=170.0).contains(&whole) {

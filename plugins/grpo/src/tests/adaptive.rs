@@ -18,12 +18,12 @@ fn heard(grpo: &mut Grpo, entropy: f64) {
     grpo.observe(1, &[("reward".into(), 3.0), ("entropy".into(), entropy)]);
 }
 
-/// Returns the coefficient that a step's loss and metrics show: as applied and as logged.
+/// Returns the coefficient that a step's loss and metrics imply: as applied and as logged.
 fn shown(grpo: &mut Grpo, t: &Tokens) -> (f64, f64) {
     let got = grpo.loss(t).unwrap();
     let figure = |name: &str| find_metric(&got.metrics, name).unwrap();
     let share = figure("entropy").1 / t.scale.tokens as f64;
-    // TRL's `test_entropy_bonus_scale`: how far the loss is below the policy's.
+    // TRL's `test_entropy_bonus_scale`: difference of the loss from the policy's.
     let policy = figure("policy_loss").0 * figure("policy_loss").1 / f64::from(t.scale.items);
     ((policy - got.loss) / (figure("entropy").0 * share), figure("entropy_coef").0)
 }
@@ -46,7 +46,7 @@ fn the_coefficient_moves_once_a_step_and_acts_below_the_target() {
         let (a, c) = shown(grpo, &t);
         assert!((a - applied).abs() < 1e-6 && (c - coef).abs() < 1e-12, "{a} and {c} for {applied} and {coef}");
     };
-    // None before the first observed entropy, however many micro-batches there are.
+    // No bonus before the first observed entropy, however many micro-batches there are.
     expect(&mut grpo, 0.0, 0.02);
     expect(&mut grpo, 0.0, 0.02);
     heard(&mut grpo, 1.0);
@@ -89,7 +89,7 @@ fn a_restored_state_goes_on_as_the_old_one() {
     let mut other = adaptive();
     *other.state() = rlhost_plugin_sdk::stateful::restored(&snapshot).unwrap();
     assert_eq!(shown(&mut grpo, &t), shown(&mut other, &t));
-    // One that was fixed, and so never adapted, starts at its coefficient.
+    // State of a fixed coefficient, which never adapted, starts at the setting.
     let mut fixed = Grpo::new(GrpoSettings { entropy_coef: 0.5, ..GrpoSettings::default() }).unwrap();
     heard(&mut fixed, 0.0);
     *other.state() = std::mem::take(fixed.state());

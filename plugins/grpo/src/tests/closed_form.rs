@@ -1,5 +1,5 @@
-//! The losses in f64, directly from the papers' formulas. What the formulas detach is evaluated at `base`, so that finite
-//! differences of the closed form are the intended derivatives.
+//! The losses in f64, directly from the papers' formulas. Detached terms are evaluated at `base`, so that finite differences of the closed
+//! form are the intended derivatives.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn at(column: &[f32], i: usize) -> f64 {
     f64::from(column[i])
 }
 
-/// Computes the entropy threshold by sorting, between the nearest two.
+/// Computes the entropy threshold by sorting and interpolating.
 fn threshold(s: &GrpoSettings, t: &Tokens, base: &LossPoint) -> f64 {
     let mut all: Vec<f64> = (0..t.mask.len()).filter(|&i| t.mask[i] == 1).map(|i| base.entropy[i]).collect();
     all.sort_by(|a, b| a.partial_cmp(b).unwrap());
@@ -30,7 +30,7 @@ fn threshold(s: &GrpoSettings, t: &Tokens, base: &LossPoint) -> f64 {
     all[below] + (rank - rank.floor()) * (all[rank.ceil() as usize] - all[below])
 }
 
-/// Computes what the correction multiplies each token's loss by.
+/// Computes the correction's factors of tokens' losses.
 fn factors(s: &GrpoSettings, t: &Tokens, row: &[usize]) -> Vec<f64> {
     if !s.vllm_importance_sampling_correction {
         return vec![1.0; row.len()];
@@ -49,7 +49,7 @@ fn factors(s: &GrpoSettings, t: &Tokens, row: &[usize]) -> Vec<f64> {
     row.iter().map(|&i| of(i)).collect()
 }
 
-/// Computes what a completion's sum over `n` tokens adds to the loss.
+/// Computes the contribution of a completion's sum over `n` tokens to the loss.
 fn share(s: &GrpoSettings, t: &Tokens, sum: f64, n: f64) -> f64 {
     let (rows, tokens, longest) = (f64::from(t.scale.items), t.scale.tokens as f64, f64::from(t.scale.max_completion_length));
     match s.loss_type {

@@ -14,7 +14,7 @@ const TYPES: [GrpoLossType; 8] = [
     GrpoLossType::Vespo,
 ];
 
-/// Returns every type at both levels, with each of these other settings.
+/// Returns all loss types at both levels, with each of these other settings.
 fn all_settings() -> Vec<GrpoSettings> {
     let plain = GrpoSettings::default;
     let further = [

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Makes three completions of 4, 1 and 4 tokens, one token masked, with ratios of e^0.5, e^-0.5 and 1.
+/// Returns three completions of 4, 1 and 4 tokens, one token masked, with ratios of e^0.5, e^-0.5 and 1.
 fn tokens() -> Tokens {
     let mut t = batch(&[4, 1, 4], 2);
     t.mask = vec![1, 1, 0, 1, 1, 1, 1, 1, 1];
@@ -59,7 +59,7 @@ fn a_completion_with_one_ratio_is_counted_once() {
     // Corrected by each completion's ratio.
     let of = |tokens: &[i32], log_ratio: f64| log_ratio.exp() * tokens.iter().map(|&i| k3(i)).sum::<f64>();
     assert_near(find_metric(&m, "kl"), ((of(&[0, 1, 3], 0.4) + of(&[4], -0.5) + of(&[5, 6, 7, 8], 0.0)) / 8.0, 8.0));
-    // One without tokens counts too, and is not clipped.
+    // A completion without tokens counts too, and is not clipped.
     t.mask[4] = 0;
     assert_near(find_metric(&figures(s, &t), "clip_ratio/low_mean"), (0.0, 3.0));
 }

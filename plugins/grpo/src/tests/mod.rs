@@ -13,8 +13,8 @@ use rlhost_plugin_sdk::Metric;
 use rlhost_plugin_sdk::policy::testing::{TestNoise, close, find_metric};
 use rlhost_plugin_sdk::policy::{RewardColumn, Scale, Turns};
 
-/// Makes a micro-batch of rows with these lengths. Some tokens are masked, with arbitrary values; the third row is fully masked,
-/// and the fourth has no advantage.
+/// Returns a micro-batch of rows with these lengths. Some tokens are masked, with arbitrary values; the third row is fully masked, and the
+/// fourth has no advantage.
 fn batch(lengths: &[u32], seed: u64) -> Tokens {
     let mut noise = TestNoise(seed);
     let mut offsets = vec![0];

@@ -1,7 +1,7 @@
 use super::*;
 
-/// Makes rollouts of episodes: each with its prompt and the rewards of its turns. A turn has two tokens, and a reply of one token
-/// is between two turns. Another reward gives each row `extra`, with a weight of 0.5.
+/// Returns rollouts of episodes, each given by its prompt and the rewards of its turns. A turn has two tokens, and a reply of one token
+/// separates two turns. Another reward gives each row `extra`, with a weight of 0.5.
 fn played(episodes: &[(u32, &[Option<f32>])], extra: &[Option<f32>]) -> Rollouts {
     let (mut offsets, mut mask, mut ends, mut turn_offsets) = (vec![0], Vec::new(), Vec::new(), vec![0]);
     for (_, turns) in episodes {
@@ -31,7 +31,7 @@ fn played(episodes: &[(u32, &[Option<f32>])], extra: &[Option<f32>]) -> Rollouts
     }
 }
 
-/// Estimates, and returns the advantage of each turn, whose tokens must all have it.
+/// Returns the estimates with the advantage of each turn, which all its tokens must have.
 fn by_turn(settings: GrpoSettings, rollouts: &Rollouts) -> (Vec<f32>, Advantages) {
     let given = Grpo::new(settings).unwrap().estimate(rollouts).unwrap();
     let ends = &rollouts.turns.as_ref().unwrap().ends;
@@ -59,7 +59,7 @@ fn a_turn_is_compared_with_the_same_turn_of_its_prompts_episodes() {
     ];
     let rollouts = played(&episodes, &[None; 5]);
     let (got, _) = by_turn(settings(TurnAdvantages::Turn, ScaleRewards::None), &rollouts);
-    // Returns: 3, 2, 4; 1, 2; 4; 2; 6. Nobody else has a third turn.
+    // Returns: 3, 2, 4; 1, 2; 4; 2; 6. No other episode has a third turn.
     let first = (3.0 + 1.0 + 4.0) / 3.0;
     close("centred", &got, &[3.0 - first, 0.0, 0.0, 1.0 - first, 0.0, 4.0 - first, -2.0, 2.0]);
     let (got, _) = by_turn(settings(TurnAdvantages::Turn, ScaleRewards::Group), &rollouts);

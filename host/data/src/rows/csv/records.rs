@@ -1,4 +1,4 @@
-//! Cuts a table into the texts of its records without reading their fields.
+//! Splits a table into the texts of its records without parsing fields.
 
 use super::super::bounds::{FileMemoryBudget, ROW, long_row};
 use super::super::json::RowText;
@@ -11,32 +11,32 @@ use std::collections::BTreeSet;
 use std::io::BufRead;
 use std::sync::{Arc, Once};
 
-/// What a record's text needs to be read: the table's columns.
+/// Columns of a table, which are needed to parse a record's text.
 #[derive(Debug)]
 pub(in crate::rows) struct CsvHeader {
     names: Vec<String>,
     delimiter: u8,
 }
 
-/// Cuts a stream into a table's records. Empty lines are skipped.
+/// Splits a stream into a table's records. Empty lines are skipped.
 pub(in crate::rows) struct Records<'a> {
     bytes: CsvByteReader<'a>,
     delimiter: u8,
 }
 
-/// Where a record was cut off.
+/// Parser state at the end of a buffer.
 #[derive(Clone, Copy, PartialEq)]
 enum CsvFieldState {
     /// At the beginning of a field, where a quote would open.
     Begin,
     Field,
     Quotes,
-    /// After a quote within quotes, which closes them unless another follows.
+    /// After a quote within quotes, which closes them unless another one follows.
     Quote,
 }
 
 impl CsvFieldState {
-    /// Passes over the bytes of a record, up to the line break that ends it. Returns their number, and whether it ends there.
+    /// Scans a record up to the line break that ends it. Returns the number of bytes, and whether the record ends there.
     fn pass(&mut self, bytes: &[u8], delimiter: u8) -> (usize, bool) {
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
@@ -64,10 +64,10 @@ impl CsvFieldState {
 }
 
 impl<'a> Records<'a> {
-    /// Reads a stream that begins at this offset of the file. Also returns the table's columns; none if it is empty.
+    /// Reads a stream that begins at this offset of the file. Also returns the table's columns; `None` if the table is empty.
     ///
     /// # Errors
-    /// If its first row does not name them.
+    /// If the first row does not name the columns.
     pub(in crate::rows) fn new(
         file: &'a DatasetFile,
         from: &'a mut dyn BufRead,
@@ -83,7 +83,7 @@ impl<'a> Records<'a> {
         Ok((records, Some(Arc::new(CsvHeader { names, delimiter }))))
     }
 
-    /// Returns the next record's text, or none at the end.
+    /// Returns the next record's text; `None` at the end.
     pub(in crate::rows) fn next_row(&mut self) -> Result<Option<RowText>> {
         let bytes = &mut self.bytes;
         if !bytes.skip_empty_lines()? {
@@ -110,10 +110,10 @@ impl<'a> Records<'a> {
 }
 
 impl CsvHeader {
-    /// Reads a record.
+    /// Parses a record.
     ///
     /// # Errors
-    /// If it has more or fewer fields than the table has columns, or what is no text.
+    /// If it has more or fewer fields than the table has columns, or a field is not text.
     pub(in crate::rows) fn parse(&self, file: &DatasetFile, place: &Location, mut text: &[u8]) -> Result<RowColumns> {
         static SAID: Once = Once::new();
         let mut reader = CsvReader::new(file, &mut text, self.delimiter);

@@ -1,5 +1,5 @@
-//! Checks how much a table will take, from its metadata and page headers, before it is read. These may lie: gigabytes of pages in
-//! a few bytes, a million rows that are one, endless schemas.
+//! Bounds the memory that a table needs, from its metadata and page headers, before it is read. These are untrusted: a few bytes may claim
+//! gigabytes of pages, a million rows, or an endless schema.
 
 use super::super::bounds::{ROW, VALUE, too_large};
 use super::super::row::DatasetFile;
@@ -16,27 +16,27 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use parquet::file::reader::{ChunkReader, RowGroupReader};
 use std::io::Read;
 
-/// Maximum size of a table's metadata, in bytes.
+/// Maximum size of the metadata, in bytes.
 const METADATA: u64 = 16 << 20;
 
-/// Maximum number of a table's columns and column groups, in total and nested.
+/// Maximum number of columns and groups, in total and nested.
 const COLUMNS: u64 = 4096;
 const DEEPEST: usize = 64;
 
-/// Maximum size of a decompressed page in bytes. Writers end a page at one MiB, or after a longer row.
+/// Maximum decompressed size of a page in bytes. Writers end a page at 1 MiB, or after a longer row.
 const PAGE: u64 = 256 << 20;
 
-/// Maximum size of a page's header in bytes, including the minimum and maximum that it may contain.
+/// Maximum size of a page header in bytes, including the minimum and maximum that it may contain.
 const HEADER: usize = 1 << 20;
 
 /// Number of rows whose values are decoded at once.
 pub(super) const BATCH: usize = 64;
 
-/// Encodings of strings: with their lengths in front, and with the part shared with the previous one.
+/// Encodings of strings: lengths first (DELTA_LENGTH_BYTE_ARRAY), and prefixes shared with the previous string (DELTA_BYTE_ARRAY).
 const LENGTHS: i64 = 6;
 const COMMON: i64 = 7;
 
-/// Checks the metadata at a table's end, since the reader would allocate whatever they say.
+/// Checks the metadata at the end of a table, since the reader allocates as much as they claim.
 pub(super) fn metadata(file: &DatasetFile, table: &impl ChunkReader) -> Result<()> {
     let size = table.len();
     let cut = || damaged(file, "it has no end");
@@ -57,7 +57,7 @@ pub(super) fn metadata(file: &DatasetFile, table: &impl ChunkReader) -> Result<(
     })
 }
 
-/// Walks all metadata, and counts the elements of the schema, its second field.
+/// Walks through all metadata, and counts the elements of the schema, which is the second field.
 fn schema(metadata: &mut CompactProtocolReader<'_>) -> std::result::Result<(), CompactProtocolError> {
     let mut last = 0;
     while let Some((number, kind)) = metadata.field(&mut last)? {
@@ -69,7 +69,7 @@ fn schema(metadata: &mut CompactProtocolReader<'_>) -> std::result::Result<(), C
         if count > COLUMNS || kind != STRUCT {
             return Err(CompactProtocolError::Wrong("more than 4096 columns and groups of columns"));
         }
-        // How many children are still to come, of each group that is not at its end.
+        // Number of remaining children of each open group.
         let mut open: Vec<i64> = Vec::new();
         for _ in 0..count {
             let (mut last, mut children) = (0, 0);
@@ -96,10 +96,10 @@ fn schema(metadata: &mut CompactProtocolReader<'_>) -> std::result::Result<(), C
     Ok(())
 }
 
-/// What is known of a column in a row group before it is decoded.
+/// Sizes of a column chunk, known before decoding.
 #[derive(Default)]
 struct ColumnChunkSize {
-    /// Decompressed bytes of all pages, of the largest page, and of the dictionary.
+    /// Decompressed size of all pages, of the largest page, and of the dictionary.
     all: u64,
     largest: u64,
     dictionary: u64,
@@ -108,7 +108,7 @@ struct ColumnChunkSize {
     lengths: bool,
 }
 
-/// Checks all pages' headers: their sizes must fit into `limit`, in total and at once. Returns the row groups and columns that
+/// Checks the headers of all pages: their total and simultaneous sizes must fit into `limit`. Returns the row groups and columns that
 /// [`lengths`] must check.
 pub(super) fn pages(
     file: &DatasetFile,
@@ -155,7 +155,7 @@ fn part(file: &DatasetFile, table: &impl ChunkReader, column: &ColumnChunkMetaDa
             return Err(wrong());
         }
         let unpacked = match column.compression() {
-            // These are unpacked to their end, whatever was said.
+            // The reader decompresses these completely, whatever size the header claims.
             Compression::GZIP(_) => gzip(file, table, at, &page)?,
             Compression::LZ4 => u64::from(page.unpacked).max(u64::from(page.packed).saturating_mul(255)),
             _ => u64::from(page.unpacked),
@@ -174,7 +174,7 @@ fn part(file: &DatasetFile, table: &impl ChunkReader, column: &ColumnChunkMetaDa
     Ok(part)
 }
 
-/// The content of a page's header.
+/// Contents of a page header.
 #[derive(Default)]
 struct ParquetPageHeader {
     unpacked: u32,
@@ -184,7 +184,7 @@ struct ParquetPageHeader {
     encoding: i64,
 }
 
-/// Returns the header at an offset, and its length.
+/// Parses the header at an offset; also returns its length.
 fn header(file: &DatasetFile, table: &impl ChunkReader, at: u64, end: u64) -> Result<(ParquetPageHeader, usize)> {
     let mut length = 4096;
     loop {
@@ -209,7 +209,7 @@ fn page(header: &mut CompactProtocolReader<'_>) -> std::result::Result<ParquetPa
             (3, I32) => page.packed = size(header.integer()?)?,
             (5 | 7 | 8, STRUCT) => {
                 page.dictionary = number == 7;
-                // The encoding of a page of the second version comes after its counts of nulls and rows.
+                // In a version 2 data page, the encoding follows the numbers of nulls and rows.
                 let encoding = if number == 8 { 4 } else { 2 };
                 let mut last = 0;
                 while let Some((number, kind)) = header.field(&mut last)? {
@@ -226,16 +226,16 @@ fn page(header: &mut CompactProtocolReader<'_>) -> std::result::Result<ParquetPa
     Ok(page)
 }
 
-/// Returns the decompressed size of a gzip page, counted up to a little more than a page may have.
+/// Returns the decompressed size of a gzip page, counting only slightly beyond the maximum.
 fn gzip(file: &DatasetFile, table: &impl ChunkReader, at: u64, page: &ParquetPageHeader) -> Result<u64> {
     let bytes = table.get_bytes(at, page.packed as usize).map_err(|e| damaged(file, e))?;
     let unpacked = flate2::read::MultiGzDecoder::new(&bytes[..]).take(PAGE + 1);
-    // What is damaged is named when it is read.
+    // Damage is reported when the page is read.
     Ok(std::io::copy(&mut { unpacked }, &mut std::io::sink()).unwrap_or(0).max(page.unpacked.into()))
 }
 
-/// Checks how many strings a column's pages claim to have, since the decoder allocates that many, and what they expand to, which must
-/// be at most `limit` bytes. Returns that.
+/// Checks how many strings a column's pages claim to hold, since the decoder allocates that many, and that they expand to at most `limit`
+/// bytes. Returns the expanded size.
 pub(super) fn lengths(file: &DatasetFile, group: &dyn RowGroupReader, column: usize, limit: u64) -> Result<u64> {
     let descriptor = group.metadata().column(column).column_descr_ptr();
     let levels = [descriptor.max_rep_level(), descriptor.max_def_level()];
@@ -273,8 +273,8 @@ pub(super) fn lengths(file: &DatasetFile, group: &dyn RowGroupReader, column: us
     Ok(expanded)
 }
 
-/// Checks the strings of lists that use dictionaries: a few bytes may repeat the same long string a million times. Reads the
-/// columns of a row group in which that could make a row too long, without creating the strings.
+/// Checks the strings of lists with dictionaries, since a few bytes may repeat a long string a million times. Reads the columns of a row
+/// group in which a row could thereby become too long, without creating the strings.
 pub(super) fn lists(file: &DatasetFile, group: &dyn RowGroupReader, first: usize) -> Result<()> {
     for (i, column) in group.metadata().columns().iter().enumerate() {
         let repeated = column.column_descr().max_rep_level() > 0;
@@ -296,7 +296,7 @@ pub(super) fn lists(file: &DatasetFile, group: &dyn RowGroupReader, first: usize
     Ok(())
 }
 
-/// Returns the first row whose strings are longer than a row may be, from 1.
+/// Returns the first row, from 1, whose strings exceed the maximum size of a row.
 fn long_list<T: DataType>(mut column: ColumnReaderImpl<T>, defined: i16) -> std::result::Result<Option<usize>, ParquetError> {
     let (mut values, mut before) = (Vec::new(), 0);
     let (mut definitions, mut repetitions) = (Vec::new(), Vec::new());

@@ -1,29 +1,29 @@
-//! The part of Thrift's compact protocol needed to check a table's metadata before anything is built from it. The `parquet`
-//! crate's reader allocates whatever a file says, and recurses as deep as it says.
+//! Subset of Thrift's compact protocol that is needed to check a table's metadata before it is parsed: the `parquet` crate allocates as
+//! much, and recurses as deep, as a file claims.
 
-/// Maximum number of elements in a list: columns, row groups, a row group's columns.
+/// Maximum number of elements in a list: columns, row groups, columns of a row group.
 const LONGEST_LIST: u64 = 1 << 20;
 
 /// Maximum nesting of structures.
 const DEEPEST: usize = 32;
 
-/// Why bytes can't be read: they are truncated, or not of this protocol.
+/// Reason why bytes can't be parsed: they are truncated or invalid.
 #[derive(Debug, PartialEq)]
 pub(super) enum CompactProtocolError {
-    /// More bytes may help.
+    /// More bytes may be needed.
     Short,
-    /// More bytes won't help.
+    /// The bytes are invalid.
     Wrong(&'static str),
 }
 
 type Result<T> = std::result::Result<T, CompactProtocolError>;
 
-/// The types of fields that are checked.
+/// Types of the fields that are checked.
 pub(super) const I32: u8 = 5;
 pub(super) const LIST: u8 = 9;
 pub(super) const STRUCT: u8 = 12;
 
-/// Bytes, from which values are read one after another.
+/// Reader of values in the compact protocol.
 pub(super) struct CompactProtocolReader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -34,7 +34,7 @@ impl<'a> CompactProtocolReader<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// The source of bytes.
+    /// Returns the position of the next byte.
     pub(super) fn at(&self) -> usize {
         self.at
     }
@@ -78,7 +78,7 @@ impl<'a> CompactProtocolReader<'a> {
         Ok((folded >> 1) as i64 ^ -((folded & 1) as i64))
     }
 
-    /// Returns the number and type of a structure's next field; none at its end. `last` is the previous field's number.
+    /// Returns the number and type of a structure's next field; `None` at its end. `last` is the number of the previous field.
     pub(super) fn field(&mut self, last: &mut i64) -> Result<Option<(i64, u8)>> {
         let head = self.byte()?;
         if head == 0 {
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn values_are_passed_over_and_what_lies_is_refused() {
-        // A structure of an integer, a text and a list of two texts.
+        // A structure of an integer, a string and a list of two strings.
         let bytes = [0x15, 0x04, 0x18, 2, b'a', b'b', 0x19, 0x28, 1, b'x', 0, 0, 7];
         let mut compact = CompactProtocolReader::new(&bytes);
         assert_eq!((compact.skip(STRUCT), compact.at()), (Ok(()), bytes.len() - 1));

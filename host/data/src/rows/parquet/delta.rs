@@ -1,25 +1,25 @@
-//! Numbers as differences (DELTA_BINARY_PACKED), with which the lengths of a page's strings begin: read to know what strings that share
-//! their beginnings expand to, before the decoder makes them.
+//! DELTA_BINARY_PACKED numbers, which encode the lengths of a page's strings. They are decoded to determine the size of strings with shared
+//! prefixes before the decoder creates them.
 
 use super::super::bounds::ROW;
 use super::compact::{CompactProtocolError, CompactProtocolReader};
 
 type Result<T> = std::result::Result<T, CompactProtocolError>;
 
-/// The most parts of a block; writers make 4.
+/// Maximum number of miniblocks per block; writers use 4.
 const MOST_PARTS: u64 = 1 << 12;
 
-/// Checks that numbers claim to be at most `most`. Returns how many they are.
+/// Returns how many numbers there are, according to their header; fails if more than `most`.
 pub(super) fn count(numbers: &mut CompactProtocolReader<'_>, most: u64) -> Result<u64> {
-    // The sizes of blocks and of their parts come first.
+    // The sizes of blocks and miniblocks come first.
     numbers.varint()?;
     numbers.varint()?;
     let count = numbers.varint()?;
     if count > most { Err(CompactProtocolError::Wrong("claims to have more strings than values")) } else { Ok(count) }
 }
 
-/// Returns how many bytes the strings of a page with `most` values have, of which each has a part of the previous one: the lengths of
-/// these parts come first, then those of the rest of each string.
+/// Returns the total size of the strings in a page of `most` values, each of which shares a prefix with the previous one. The lengths of
+/// the prefixes come first, then those of the suffixes.
 pub(super) fn expanded(page: &mut CompactProtocolReader<'_>, most: u64) -> Result<u64> {
     let shared = numbers(page, most)?;
     let own = numbers(page, most)?;
@@ -40,7 +40,7 @@ pub(super) fn expanded(page: &mut CompactProtocolReader<'_>, most: u64) -> Resul
     Ok(all)
 }
 
-/// Reads numbers, none of which is negative.
+/// Decodes numbers; none may be negative.
 fn numbers(from: &mut CompactProtocolReader<'_>, most: u64) -> Result<Vec<u64>> {
     let (block, parts) = (from.varint()?, from.varint()?);
     let count = from.varint()?;
@@ -79,7 +79,7 @@ fn numbers(from: &mut CompactProtocolReader<'_>, most: u64) -> Result<Vec<u64>> 
     Ok(numbers)
 }
 
-/// Returns a number of these many bits.
+/// Returns a number of `width` bits.
 fn unpacked(packed: &[u8], at: u64, width: u8) -> i64 {
     let begin = at * u64::from(width);
     let bit = |n: u64| packed.get((n / 8) as usize).map_or(0, |byte| u64::from(byte >> (n % 8) & 1));
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn numbers_are_unpacked_and_nonsense_is_refused() {
-        // The format's own example: 7, 5, 3, 1, 2, 3, 4, 5 in blocks of 128, with differences of -2 or 1.
+        // Example from the format's specification: 7, 5, 3, 1, 2, 3, 4, 5 in blocks of 128, with differences of -2 or 1.
         let packed = [0x80, 1, 4, 8, 14, 3, 2, 0, 0, 0, 0b1100_0000, 0b0011_1111, 0, 0, 0, 0, 0, 0];
         assert_eq!(numbers(&mut CompactProtocolReader::new(&packed), 8).unwrap(), [7, 5, 3, 1, 2, 3, 4, 5]);
         assert!(matches!(numbers(&mut CompactProtocolReader::new(&packed), 7), Err(CompactProtocolError::Wrong(_))));

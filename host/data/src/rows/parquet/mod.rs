@@ -25,20 +25,20 @@ use std::io::Read as _;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-/// The bytes at the beginning and end of every Parquet file.
+/// Magic bytes at the beginning and end of every Parquet file.
 pub(super) const MAGIC: &[u8] = b"PAR1";
 
-/// Maximum size of a table that is compressed as a whole. It is decompressed into memory, since it is read from its end. Tables
-/// usually compress themselves.
+/// Maximum size of a table in a compressed file. It is decompressed into memory, since Parquet is read from its end. Parquet usually has
+/// its own compression.
 const PACKED: u64 = 1 << 30;
 
-/// Number of rows that are passed on together, and of bytes after which fewer are.
+/// Maximum number of rows that are passed on together, and number of bytes that ends such a batch earlier.
 const TOGETHER: (usize, u64) = (4096, 8 << 20);
 
-/// Tables of fewer bytes are read to their end before a row is passed on: if their rows have too much text, no time was lost on it.
+/// Size below which a table is read completely before its rows are passed on, so that no work is lost if its rows have too much text.
 const SMALL: u64 = 1 << 20;
 
-/// Reads a whole compressed table.
+/// Decompresses a table into memory.
 pub(super) fn whole(file: &DatasetFile, packed: impl std::io::Read) -> Result<Bytes> {
     let mut bytes = Vec::new();
     packed.take(PACKED + 1).read_to_end(&mut bytes).map_err(|e| file.file_error(e.to_string()))?;
@@ -51,11 +51,11 @@ pub(super) fn whole(file: &DatasetFile, packed: impl std::io::Read) -> Result<By
     Ok(bytes.into())
 }
 
-/// Passes on the table's rows, some at a time, while a thread reads the next ones. They take no more than the rest of the budget;
-/// the table's pages take at most `limit` bytes.
+/// Passes on the table's rows in batches, while a thread reads the next ones. The rows use at most the rest of the budget; the pages use at
+/// most `limit` bytes.
 ///
 /// # Errors
-/// If the table is damaged, or those of `take`.
+/// If the table is damaged, or `take` fails.
 pub(super) fn rows(
     file: &DatasetFile,
     bytes: impl ChunkReader + 'static,
@@ -65,7 +65,7 @@ pub(super) fn rows(
 ) -> Result<()> {
     thread::scope(|scope| {
         let (send, receive) = mpsc::sync_channel(1);
-        // The reader panics over some kinds of damage.
+        // The reader panics on some kinds of damage.
         let read = move || quietly(|| table(file, bytes, limit, budget, |rows| send.send(rows).is_ok())).ok();
         let thread = thread::Builder::new().name("parquet".into());
         let reading = thread.spawn_scoped(scope, read).map_err(|e| file.file_error(format!("can't be read on a thread: {e}")))?;
@@ -76,7 +76,7 @@ pub(super) fn rows(
     })
 }
 
-/// Passes on rows until `take` says that no more are wanted.
+/// Passes on rows until `take` returns false.
 fn table(
     file: &DatasetFile,
     bytes: impl ChunkReader + 'static,
@@ -132,12 +132,12 @@ fn table(
     Ok(())
 }
 
-/// What became null in a table, as the names of its columns.
+/// Columns with values that became null.
 #[derive(Default)]
 struct NulledColumns {
-    /// With bytes that are not text.
+    /// Columns with bytes that are not text.
     bytes: BTreeSet<String>,
-    /// With NaN, which many programs write where a number is missing, or infinite numbers.
+    /// Columns with infinite numbers, or NaN, which many programs write for missing numbers.
     odd: BTreeSet<String>,
 }
 
@@ -152,7 +152,7 @@ impl NulledColumns {
     }
 }
 
-/// Returns a row, given its columns and their types, and what it takes.
+/// Returns a row and its memory, given its columns and their types.
 fn row_of(
     place: &Location,
     fields: Vec<(String, Field)>,
@@ -179,7 +179,7 @@ fn row_of(
     Ok((columns, read))
 }
 
-/// A table shared by the checks and the reader.
+/// Table shared by the checks and the reader.
 struct SharedParquetFile<T>(Arc<T>);
 
 impl<T> Clone for SharedParquetFile<T> {
@@ -206,17 +206,17 @@ impl<T: ChunkReader> ChunkReader for SharedParquetFile<T> {
     }
 }
 
-/// The content of a row.
+/// Converts a row to JSON.
 #[derive(Default)]
 struct ParquetRowConverter {
-    /// Bytes of text, including names.
+    /// Size of the text in bytes, including names.
     text: u64,
     values: u64,
     /// Whether bytes were dropped because they are not text.
     lost: bool,
-    /// Whether a number that is not finite became null.
+    /// Whether a NaN or infinite number became null.
     odd: bool,
-    /// What first could not become JSON.
+    /// First value that could not be converted.
     wrong: Option<String>,
 }
 
@@ -226,7 +226,7 @@ impl ParquetRowConverter {
         self.text + self.values * VALUE
     }
 
-    /// Returns a field as JSON, given its type if that is known.
+    /// Converts a field to JSON, given its type if known.
     fn value(&mut self, field: &Field, of: Option<&Type>) -> Value {
         self.values += 1;
         match field {
@@ -235,7 +235,7 @@ impl ParquetRowConverter {
             Field::Byte(n) => json!(n),
             Field::Short(n) => json!(n),
             Field::Int(n) => json!(n),
-            // Of moments, the reader knows those in nanoseconds only as numbers.
+            // The reader returns nanosecond timestamps as plain integers.
             Field::Long(t) if is_in_nanoseconds(of) => {
                 jiff::Timestamp::from_nanosecond(i128::from(*t)).map_or_else(|_| json!(t), |t| json!(t.to_string()))
             }
@@ -255,7 +255,7 @@ impl ParquetRowConverter {
                     Value::Null
                 }
             },
-            // The reader's own words for days and moments panic where a calendar ends.
+            // The reader's own formatting of dates and timestamps panics beyond the range of its calendar.
             Field::Date(days) => {
                 let moment = jiff::Timestamp::from_second(i64::from(*days) * 24 * 60 * 60);
                 moment.map_or_else(|_| json!(days), |t| json!(t.strftime("%Y-%m-%d").to_string()))
@@ -266,7 +266,7 @@ impl ParquetRowConverter {
             Field::TimestampMicros(t) => {
                 jiff::Timestamp::from_microsecond(*t).map_or_else(|_| json!(t), |t| json!(t.to_string()))
             }
-            // The reader writes whole ones as `5.`.
+            // The reader formats integral decimals as `5.`.
             Field::Decimal(_) => json!(field.to_string().trim_end_matches('.')),
             Field::TimeMillis(_) | Field::TimeMicros(_) => json!(field.to_string()),
             Field::Group(group) => {
@@ -285,7 +285,7 @@ impl ParquetRowConverter {
         }
     }
 
-    /// A map's entries, which are of this type, as an object.
+    /// Converts the entries of a map of this type to an object.
     fn map(&mut self, entries: &[(Field, Field)], of: Option<&Type>) -> Value {
         let mut all = Map::new();
         for (key, value) in entries {
@@ -300,14 +300,14 @@ impl ParquetRowConverter {
         all.into()
     }
 
-    /// A number, or null instead of one that is not finite.
+    /// Converts a number; NaN and infinite numbers become null.
     fn number(&mut self, n: impl Into<f64> + Serialize + Copy) -> Value {
         let number: f64 = n.into();
         self.odd |= !number.is_finite();
         json!(n)
     }
 
-    /// A value whose name each row repeats.
+    /// Converts a value, and counts its name, which each row repeats.
     fn named(&mut self, name: &str, field: &Field, of: Option<&Type>) -> Value {
         self.text += name.len() as u64;
         self.value(field, of)
@@ -319,13 +319,13 @@ impl ParquetRowConverter {
     }
 }
 
-/// Returns the type of a group's child. The elements of lists in older layouts have none: there, moments in nanoseconds stay
+/// Returns the type of a group's child. For the elements of lists in older layouts it is unknown, so their nanosecond timestamps stay
 /// numbers.
 fn child(of: Option<&Type>, at: usize) -> Option<&Type> {
     of.filter(|of| of.is_group()).and_then(|of| of.get_fields().get(at)).map(|of| &**of)
 }
 
-/// Returns whether values of a type are moments in nanoseconds.
+/// Returns whether values of a type are nanosecond timestamps.
 fn is_in_nanoseconds(of: Option<&Type>) -> bool {
     let logical = of.and_then(|of| of.get_basic_info().logical_type_ref());
     matches!(logical, Some(LogicalType::Timestamp(moment)) if moment.unit == TimeUnit::NANOS)

@@ -8,7 +8,7 @@ use ::parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use ::parquet::schema::parser::parse_message_type;
 use std::path::Path;
 
-/// Reads all rows of a table within a limit.
+/// Reads all rows of a table within a memory limit.
 fn within(table: Vec<u8>, limit: u64) -> Result<Vec<LocatedRow>> {
     let mut all = Vec::new();
     let take = |some: Vec<LocatedRow>| {
@@ -24,12 +24,12 @@ fn read(table: Vec<u8>) -> std::result::Result<Vec<LocatedRow>, String> {
     within(table, limit).map_err(|e| e.to_string())
 }
 
-/// A table whose metadata are these bytes.
+/// Returns a table with these bytes as its metadata.
 fn with_metadata(bytes: &[u8]) -> Vec<u8> {
     [b"PAR1", bytes, &(bytes.len() as u32).to_le_bytes(), b"PAR1"].concat()
 }
 
-/// Rows of lists, each of so many times the same text, which a dictionary holds once.
+/// Returns rows of lists, each of which repeats the same text this many times through a dictionary.
 fn lists(text: &str, counts: &[usize]) -> Vec<u8> {
     let schema = "message m { required group l (LIST) { repeated group list { required binary element (UTF8); } } }";
     let large = WriterProperties::builder().set_dictionary_page_size_limit(64 << 20).build();
@@ -48,7 +48,7 @@ fn lists(text: &str, counts: &[usize]) -> Vec<u8> {
     table
 }
 
-/// A table whose columns are written so.
+/// Writes a table with this schema; each function writes a column.
 fn table_of(schema: &str, columns: &[&dyn Fn(&mut SerializedColumnWriter<'_>)]) -> Vec<u8> {
     let mut table = Vec::new();
     let schema = parse_message_type(schema).unwrap().into();
@@ -162,7 +162,7 @@ fn pages_that_say_more_texts_than_values_are_refused() {
     };
     let mut table = written(Encoding::DELTA_LENGTH_BYTE_ARRAY);
     assert_eq!(read(table.clone()).unwrap()[1].1["a"], "two");
-    // Blocks of 128 in 4 parts, 2 texts, the first of 3 bytes.
+    // Blocks of 128 in 4 miniblocks, 2 texts, the first of 3 bytes.
     let at = table.windows(5).position(|w| w == [0x80, 1, 4, 2, 6]).unwrap();
     table[at + 3] = 0x7f;
     assert!(read(table).unwrap_err().contains("more strings than values"));
@@ -173,7 +173,7 @@ fn pages_that_say_more_texts_than_values_are_refused() {
     assert!(read(table).unwrap_err().contains("more strings than values"));
 }
 
-/// A table of one column of text, with this encoding.
+/// Returns a table of one text column with this encoding.
 fn texts(values: &[&str], encoding: Option<Encoding>) -> Vec<u8> {
     let schema = Arc::new(parse_message_type("message m { required binary a (UTF8); }").unwrap());
     let properties = WriterProperties::builder().set_dictionary_page_size_limit(64 << 20);
@@ -201,7 +201,7 @@ fn strings_that_share_their_beginnings_are_read_within_the_limit() {
         let rows = read(texts(&words, Some(encoding))).unwrap();
         assert!(rows.iter().map(|(_, row)| row["a"].as_str().unwrap()).eq(words.iter().copied()), "{encoding}");
     }
-    // A megabyte in each of a thousand rows, of few bytes.
+    // A megabyte in each of a thousand rows, encoded in few bytes.
     let long = "x".repeat(1 << 20);
     let table = texts(&vec![long.as_str(); 1000], Some(Encoding::DELTA_BYTE_ARRAY));
     assert!(table.len() < 2 << 20);
@@ -232,7 +232,7 @@ fn read_all(table: &[u8]) -> usize {
 
 #[test]
 fn metadata_that_are_too_long_too_wide_or_too_deep_are_refused() {
-    // Groups of one child each, and lists that say more than is there.
+    // Groups with one child each, and lists that claim more than there is.
     let group = [0x48, 1, b'a', 0x15, 2, 0];
     let schema = |count: usize| {
         let head = [0x15, 2, 0x19, 0xfc];

@@ -1,4 +1,4 @@
-//! The rows of a large file that several ranks read together.
+//! Rows of a large file that several ranks read together.
 
 use super::super::row::DatasetFile;
 use super::super::row::RowColumns;
@@ -10,14 +10,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// What a rank found in a block.
+/// Report of a rank on the rows of a block.
 #[derive(Deserialize, Serialize)]
 struct BlockReport<T> {
     rows: Vec<BlockReportRow<T>>,
     lacking: Option<MissingColumnError>,
 }
 
-/// What a rank found of a row.
+/// Report on one row.
 #[derive(Deserialize, Serialize)]
 struct BlockReportRow<T> {
     at: u64,
@@ -25,11 +25,11 @@ struct BlockReportRow<T> {
     line: usize,
     column: Option<u32>,
     check: u64,
-    /// None if it lacks a column.
+    /// Judgement of the row; `None` if it lacks a column.
     judged: Option<T>,
 }
 
-/// Why a row lacks a column.
+/// Error of a row that lacks a column.
 #[derive(Deserialize, Serialize)]
 struct MissingColumnError(#[serde(with = "error_serde")] Box<Error>);
 
@@ -39,7 +39,7 @@ where
     J: Fn(usize, &Location, RowColumns) -> T + Sync,
     K: FnMut(usize, T),
 {
-    /// Takes the rows of a file that the ranks read together.
+    /// Adds the rows of a file that the ranks read together.
     pub(super) fn rounds<P: DatasetRanks>(
         &mut self,
         path: &Path,
@@ -54,7 +54,7 @@ where
         for round in 0..lines.rounds(ranks) {
             let block = JsonLinesBlock::read(path, lines, round * ranks as u64 + rank as u64);
             let block = block.map_err(|source| Error::Io { path: path.to_owned(), source });
-            // What is wrong is said below, so that the failure of a lower rank comes first.
+            // An error of this rank is returned after the counts are gathered, so that the error of a lower rank comes first.
             let (length, (texts, ended)) =
                 block.map_or_else(|error| (0, (Vec::new(), Err(error))), |block| (block.lines(), block.texts(&file)));
             let counts = peers.gather("the number of a dataset's rows", (texts.len(), length))?;
@@ -65,7 +65,7 @@ where
                 let begin = self.table.rows.len();
                 self.told(told)?;
                 if other != rank {
-                    // A file that differs here is noticed now, if not by the first row.
+                    // Detects now that this rank's file differs, unless its first row is equal.
                     self.table.rows.get(begin).map_or(Ok(()), |row| self.table.text(row).map(drop))?;
                 }
             }
@@ -74,7 +74,7 @@ where
         Ok(())
     }
 
-    /// Returns what is found of a block's rows, of which the first has the number `begin`, after this many lines.
+    /// Judges a block's rows; the first has the index `begin` and comes after `lines` lines.
     fn found(&self, mut texts: Vec<RowText>, ended: Result<()>, (begin, lines): (usize, usize)) -> Result<BlockReport<T>> {
         texts.iter_mut().for_each(|text| text.place.line += lines);
         let mut lacking = None;

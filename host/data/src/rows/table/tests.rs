@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::io::Write;
 use std::sync::{Arc, Barrier, Mutex};
 
-/// A row's number, place and columns.
+/// Row's index, location and columns.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 struct JudgedRow(usize, String, String);
 
@@ -16,7 +16,7 @@ impl JudgedRow {
     }
 }
 
-/// Reads a dataset as this rank; returns the table and what was taken, or what is wrong.
+/// Reads a dataset as one rank; returns the table and the judgements, or the error.
 fn read_as<P: DatasetRanks<Error = Error>>(
     dataset: &Dataset,
     peers: &P,
@@ -24,18 +24,18 @@ fn read_as<P: DatasetRanks<Error = Error>>(
 ) -> Result<(DatasetTable, Vec<JudgedRow>)> {
     let mut seen = Vec::new();
     let take = |row, judged| {
-        // Rows that lack a column are not taken.
+        // Rows that lack a column are not delivered.
         assert!(row >= seen.len());
         seen.push(judged);
     };
     let cache = tempfile::tempdir().unwrap();
     let sizes = || TableStorageOptions { small, block, spill: Spill::in_folder(cache.path().into()) };
     let table = DatasetTable::read_with(dataset, peers, JudgedRow::new, take, sizes())?;
-    // Rows that are only located are the same.
+    // Locating finds the same rows.
     let mut found = Vec::new();
     let located = DatasetTable::locate_with(dataset, peers, |row| found.push(row), sizes())?;
     assert_eq!(found, (0..table.count()).collect::<Vec<_>>());
-    // The texts of a table's rows are kept as JSON or as its records.
+    // The texts of a table's rows are stored as JSON or as records.
     let are_json = located.segments.iter().all(|shelf| shelf.header.is_none());
     assert!(!are_json || located.hash() == table.hash() && located.bytes() == table.bytes());
     assert_eq!(located.count(), table.count());
@@ -148,7 +148,7 @@ fn what_is_wrong_with_a_located_row_is_said_when_it_is_read() {
                 DatasetTable::locate_with(&dataset, &SingleRank, |_| {}, TableStorageOptions { small, block: BLOCK.0, spill })
                     .unwrap();
             let said: Vec<Option<String>> = (0..6).map(|row| table.row(row).err().map(|error| error.to_string())).collect();
-            // As the first of them is said where all rows are read.
+            // Reading all rows reports the first of the errors.
             let whole: Vec<&str> = text.split_inclusive('\n').collect();
             let after = |text: &str| text.split_once(name).map(|(_, rest)| rest.to_owned()).unwrap();
             for (row, said) in said.iter().enumerate() {
@@ -170,7 +170,7 @@ fn what_is_wrong_with_a_located_row_is_said_when_it_is_read() {
     }
 }
 
-/// Returns what is wrong with a dataset of which all rows are read.
+/// Returns the error of a dataset that is read completely.
 fn all_of(dataset: &Dataset) -> String {
     crate::rows::read(dataset).map(drop).unwrap_err().to_string()
 }
@@ -181,11 +181,11 @@ struct TestRank {
     told: Arc<(Barrier, Mutex<Vec<RankReply>>)>,
 }
 
-/// What a rank tells the others, or why it can't go on.
+/// Message of a rank to the others, or its error.
 type RankReply = std::result::Result<Vec<u8>, String>;
 
 impl TestRank {
-    /// Returns what all have told.
+    /// Returns the messages of all ranks.
     fn meet(&self, own: RankReply) -> Result<Vec<Vec<u8>>> {
         let (barrier, told) = &*self.told;
         told.lock().unwrap()[self.rank] = own;
@@ -209,7 +209,7 @@ impl DatasetRanks for TestRank {
     }
 }
 
-/// Reads a dataset on several ranks, each of which has its own; returns what each found, or what all know to be wrong.
+/// Reads a dataset on several ranks, each with its own copy; returns what each found, or the error that all report.
 fn together(datasets: &[Dataset], block: u64) -> std::result::Result<Vec<(DatasetTable, Vec<JudgedRow>)>, String> {
     let told = Arc::new((Barrier::new(datasets.len()), Mutex::new(vec![Ok(Vec::new()); datasets.len()])));
     let read = |rank: usize, dataset: &Dataset| {
@@ -220,7 +220,7 @@ fn together(datasets: &[Dataset], block: u64) -> std::result::Result<Vec<(Datase
                 Err(Error::OfRank { text }) => Err(text),
                 _ => panic!("a failure was not heard"),
             },
-            // Another may have failed after the last round.
+            // Another rank may have failed after the last round.
             Ok(read) => rank.meet(Ok(Vec::new())).map(|_| read).map_err(|error| error.to_string()),
         }
     };
@@ -230,7 +230,7 @@ fn together(datasets: &[Dataset], block: u64) -> std::result::Result<Vec<(Datase
     })
 }
 
-/// Compares what ranks read together with what one reads.
+/// Compares the result of several ranks with that of one.
 fn compare(text: &[u8], columns: &[(String, String)], ranks: usize, block: u64) -> std::result::Result<(), TestCaseError> {
     let (_folder, path) = written("x.jsonl", text);
     let dataset = Dataset { columns: columns.to_vec(), ..path.as_path().into() };

@@ -8,10 +8,10 @@ use super::super::launch::KernelLaunch;
 use super::session::DecodeSession;
 use super::state::QUERIES;
 
-/// Positions that a block processes at once.
+/// Number of positions that a block processes at once.
 const TILE: usize = 64;
 
-/// Most threads of a block that brings runs together.
+/// Maximum number of threads of a block that combines runs.
 const COMBINING: usize = 256;
 
 impl DecodeSession {
@@ -22,8 +22,7 @@ impl DecodeSession {
         Ok((k.at + offset, v.at + offset))
     }
 
-    /// Computes attention of the rows' queries over their prompts and their own positions in a layer, including the newest, as the
-    /// layer attends.
+    /// Computes attention of the rows' queries over their prompts and their own positions in a layer, including the newest.
     pub fn attend(&self, layer: usize, how: AttentionConfig) -> Result<()> {
         let (sizes, h, dim) = (&self.sizes, self.sizes.heads, self.sizes.kernel_dim()?);
         let (own_k, own_v) = self.own_cache(layer)?;
@@ -32,7 +31,7 @@ impl DecodeSession {
         let parts = at(&self.parts);
         // Rows are read in units of sixteen bytes.
         let tensor_cores = self.kind == ElementKind::Bf16 && h.head_dim.is_multiple_of(8);
-        // struct Shared of both kernels
+        // Size of `struct Shared` of both kernels.
         let launch = if tensor_cores {
             let stages = if dim > 128 { 1 } else { 2 };
             let shared = (1 + 2 * stages) * TILE * (dim + 8) * 2 + 4 * QUERIES;

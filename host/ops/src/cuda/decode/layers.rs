@@ -11,7 +11,7 @@ use super::super::launch::KernelLaunch;
 use super::session::DecodeSession;
 use candle_core::Tensor;
 
-/// Most threads per block.
+/// Maximum number of threads per block.
 const THREADS: u32 = 256;
 
 /// Returns the address of an f32 vector, or 0.
@@ -24,7 +24,7 @@ impl DecodeSession {
         KernelLaunch::with_kind(&self.device, "decode", kernel, self.kind).blocks(self.rows).threads(THREADS)
     }
 
-    /// Returns the threads of a block that processes a hidden state, of which each reads sixteen bytes at a time.
+    /// Returns the number of threads of a block that processes a hidden state. Each thread reads sixteen bytes at a time.
     fn threads(&self) -> u32 {
         let wide = 16 / self.kind.size();
         let reads = if self.sizes.hidden.is_multiple_of(wide) { self.sizes.hidden / wide } else { self.sizes.hidden };
@@ -45,8 +45,8 @@ impl DecodeSession {
         product(array, y, keep, x, DeviceMatrix::new(DeviceArray::from_tensor_with_kind(w, self.kind)?, rows, cols).t(), 1.0)
     }
 
-    /// Sets the rows to those of the embedding table `[V, D]` for each sequence's newest token, times `factor`, and adds those of
-    /// learned positions `[P, D]`, if there are any.
+    /// Sets the rows to those of the embedding table `[V, D]` for each sequence's newest token, times `factor`, and adds those of learned
+    /// positions `[P, D]`, if there are any.
     pub fn embed(&self, table: &Tensor, factor: f32, positions: Option<&Tensor>) -> Result<()> {
         let d = self.sizes.hidden;
         if matrix_dims(table) != (self.sizes.vocabulary, d) || positions.is_some_and(|table| matrix_dims(table).1 != d) {
@@ -60,7 +60,7 @@ impl DecodeSession {
         launch.float(factor).address(sequences).address(slots).address(step).int(d).run()
     }
 
-    /// Adds a bias that the last product into the rows lacks, and sets the normalised rows to what a norm makes of the sums.
+    /// Adds a bias that the last product into the rows lacks, and normalises the sums.
     pub fn norm(&self, bias: Option<&Tensor>, norm: DecodeNorm<'_>) -> Result<()> {
         let [_, _, step] = self.tables();
         let launch = self.launch("decode_norm").threads(self.threads()).array(DeviceArray::from_tensor(&self.values.h)?);
@@ -73,8 +73,8 @@ impl DecodeSession {
         self.product(&self.values.qkv, 0.0, &self.values.h, weight)
     }
 
-    /// Adds the biases `[(H + 2 K) C]` of queries, keys and values, and normalises all query heads of a row together, and all key
-    /// heads, with `[H C]` and `[K C]`.
+    /// Adds the biases `[(H + 2 K) C]` of queries, keys and values. Normalises all query heads of a row together, and all key heads, with
+    /// weights `[H C]` and `[K C]`.
     pub fn norm_heads(&self, (q, k): (&Tensor, &Tensor), bias: Option<&Tensor>, eps: f64) -> Result<()> {
         let (h, [_, _, step]) = (self.sizes.heads, self.tables());
         let launch = self.launch("decode_norm_heads").grid(self.rows, 3, 1).array(DeviceArray::from_tensor(&self.values.qkv)?);
@@ -87,8 +87,8 @@ impl DecodeSession {
         launch.int(h.heads).int(h.kv_heads).int(h.head_dim).run()
     }
 
-    /// Adds their biases `[(H + 2 K) C]`, normalises each head of queries and keys if there are norms, rotates these if there is a
-    /// rotation, and appends keys and values to the sequences' own in layer `layer`.
+    /// Adds the biases `[(H + 2 K) C]` of queries, keys and values, normalises each head of queries and keys if there are norms, rotates
+    /// these if there is a rotation, and appends keys and values to the sequences' own in layer `layer`.
     pub fn rotate_and_keep(
         &self,
         layer: usize,
@@ -97,7 +97,7 @@ impl DecodeSession {
         rotation: Option<&Rotation>,
         eps: f64,
     ) -> Result<()> {
-        // The same for all steps, so that recorded steps find them at the same addresses.
+        // The size is the same for all steps, so that recorded steps find the tables at the same addresses.
         let (h, reach) = (self.sizes.heads, self.sizes.longest_prompt + self.sizes.max_own_positions);
         let tables = rotation.map(|rotation| rotation.tables_on(&self.device, reach)).transpose()?;
         let (cosines, sines) = tables.as_ref().map_or((0, 0), |tables| (tables.cosines(), tables.sines()));
@@ -124,7 +124,7 @@ impl DecodeSession {
         self.product(&self.values.out, 0.0, &self.values.attended, weight)
     }
 
-    /// Computes the MLP of normalised rows up to its last product, with `weight: [2 I, D]`, gate first, or `[I, D]` without a gate.
+    /// Computes the MLP of normalised rows up to its down projection, with `weight: [2 I, D]`, gate first, or `[I, D]` without a gate.
     pub fn activate(&self, weight: &Tensor, f: Activation, bias: [Option<&Tensor>; 2]) -> Result<()> {
         self.product(&self.values.wide, 0.0, &self.values.h, weight)?;
         let ((_, width), (_, columns)) = (matrix_dims(&self.values.active), matrix_dims(&self.values.wide));
@@ -142,12 +142,12 @@ impl DecodeSession {
         self.product(&self.values.x, 1.0, &self.values.active, weight)
     }
 
-    /// Multiplies what [`DecodeSession::activate`] computed by `weight: [D, I]`, for [`DecodeSession::add`].
+    /// Multiplies the result of [`DecodeSession::activate`] by `weight: [D, I]`, for [`DecodeSession::add`].
     pub fn multiply_active(&self, weight: &Tensor) -> Result<()> {
         self.product(&self.values.out, 0.0, &self.values.active, weight)
     }
 
-    /// Adds `factor` times what a norm makes of the last result of a `multiply` plus a bias to the rows.
+    /// Adds the last result of a `multiply` method to the rows, plus a bias, normalised, and times `factor`.
     pub fn add(&self, bias: Option<&Tensor>, norm: DecodeNorm<'_>, factor: f32) -> Result<()> {
         let [_, _, step] = self.tables();
         let launch = self.launch("decode_add").threads(self.threads()).array(DeviceArray::from_tensor(&self.values.x)?);
@@ -160,7 +160,7 @@ impl DecodeSession {
         Ok(self.values.h.narrow(0, 0, self.rows)?)
     }
 
-    /// Sets what [`DecodeSession::add`] adds to these rows, `[R, D]`.
+    /// Sets the rows that [`DecodeSession::add`] adds, `[R, D]`.
     pub fn put_out(&self, rows: &Tensor) -> Result<()> {
         let (from, to) = (DeviceArray::from_tensor_with_kind(rows, self.kind)?, DeviceArray::from_tensor(&self.values.out)?);
         if from.len != self.rows * self.sizes.hidden {
@@ -185,15 +185,15 @@ impl DecodeSession {
     }
 }
 
-/// How rows are normalised, with f32 vectors: not at all without a weight, by mean and deviation with a bias, and otherwise by the
-/// root mean square.
+/// Normalisation of rows, with f32 vectors: none without a weight, by mean and deviation with a bias, and otherwise by the root mean
+/// square.
 #[derive(Clone, Copy, Default)]
 pub struct DecodeNorm<'a> {
-    /// `[D]`
+    /// Weight, `[D]`.
     pub weight: Option<&'a Tensor>,
-    /// `[D]`
+    /// Bias, `[D]`.
     pub bias: Option<&'a Tensor>,
-    /// Added to the mean square.
+    /// Epsilon added to the mean square.
     pub eps: f64,
 }
 

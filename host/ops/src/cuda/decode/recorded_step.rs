@@ -1,5 +1,5 @@
-//! Records a step once as a CUDA graph and replays it. A step of a small model is hundreds of launches, each of which takes the
-//! host longer than the device.
+//! Records a step once as a CUDA graph and replays it. A step of a small model has hundreds of launches, each of which takes the host
+//! longer than the device.
 
 use super::super::super::{Error, Result};
 use super::super::array::at;
@@ -8,13 +8,13 @@ use super::session::DecodeSession;
 use candle_core::cuda_backend::cudarc::driver::CudaGraph;
 use candle_core::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
-/// A recorded step, usable for as many rows and shares as it was recorded for, or fewer.
+/// A recorded step, usable for at most as many rows and shares as it was recorded for.
 pub struct RecordedStep {
     graph: CudaGraph,
     shape: StepShape,
 }
 
-/// What the launches of a step depend on.
+/// Sizes that the launches of a step depend on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct StepShape {
     rows: usize,
@@ -23,8 +23,8 @@ struct StepShape {
 }
 
 impl DecodeSession {
-    /// Returns the shape in which this step would be recorded. Rows are rounded up, so that a few recordings are enough; shares
-    /// are as many as there is room for.
+    /// Returns the shape in which this step would be recorded. Rows are rounded up, so that a few recordings are enough; the number of
+    /// shares is the maximum that fits.
     fn shape(&self) -> StepShape {
         let rows = self.rows.next_power_of_two().min(self.sizes.slots);
         StepShape { rows, shares: self.state.shares.len() / 4, shares_at: at(&self.state.shares) }
@@ -35,8 +35,8 @@ impl DecodeSession {
         self.shape() == recorded.shape
     }
 
-    /// Runs `step` in the shape that its recording would have. cuBLAS chooses the order of sums by the number of rows, so another
-    /// shape would give other bits.
+    /// Runs `step` in the shape that its recording would have. cuBLAS chooses the order of sums by the number of rows, so another shape
+    /// would change bits.
     pub fn in_shape(&mut self, step: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
         let (shape, before) = (self.shape(), (self.rows, self.shares));
         (self.rows, self.shares) = (shape.rows, shape.shares);
@@ -45,9 +45,8 @@ impl DecodeSession {
         done
     }
 
-    /// Records what `step` launches on the device's stream, without running it. It must have run in this shape before, so that
-    /// all kernels are loaded, and must not allocate. No other thread may use the device meanwhile, because that would be
-    /// recorded too.
+    /// Records the launches of `step` on the device's stream without running them. The step must have run in this shape before, so that all
+    /// kernels are loaded, and must not allocate. No other thread may use the device meanwhile, because its work would be recorded too.
     pub fn record(&mut self, step: impl FnOnce(&Self) -> Result<()>) -> Result<RecordedStep> {
         let (stream, shape) = (self.device.cuda_stream(), self.shape());
         stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(driver_error)?;

@@ -10,20 +10,20 @@ use super::session::DecodeSession;
 use super::state::PART;
 use candle_core::Tensor;
 
-/// Most threads per block.
+/// Maximum number of threads per block.
 const THREADS: usize = 1024;
 
-/// Most parts of a row of logits, as in the kernels.
+/// Maximum number of parts of a row of logits, as in the kernels.
 const MOST_PARTS: usize = 1024;
 
-/// How tokens are sampled.
+/// Settings of sampling on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct DrawOptions {
-    /// The policy's settings.
+    /// Sampling settings of the policy.
     pub sampling: Sampler,
-    /// Divides logits for the log-probability.
+    /// Divisor of the logits for the log-probability.
     pub logp_temperature: f32,
-    /// Whether to keep each token's support, as in [`Sampler::draw`].
+    /// Whether to record each token's support, as in [`Sampler::draw`].
     pub keep_support: bool,
 }
 
@@ -86,7 +86,7 @@ impl DecodeSession {
         launch.float(s.top_p).float(s.min_p).float(s.repetition_penalty).int(s.top_k).run()
     }
 
-    /// Samples by the kernels of `host/kernels/sample_parts.cu`, whose `struct Rows` this is.
+    /// Samples with the kernels of `host/kernels/sample_parts.cu`. `of` is their `struct Rows`.
     fn launch_in_parts(&self, how: &DrawOptions, of: &[u64; 7], rows: usize) -> Result<()> {
         let parts = self.sizes.parts();
         let launch = |kernel: &str| KernelLaunch::new(&self.device, "sample_parts", kernel);
@@ -110,7 +110,7 @@ impl DecodeSession {
     /// Waits for the first `count` samples and returns the bits of the tokens that each could have been; see [`Support::push_bits`].
     ///
     /// # Errors
-    /// If the session does not keep them.
+    /// If the session does not record supports.
     pub fn supports(&self, count: usize) -> Result<Vec<Vec<u32>>> {
         self.support_at()?;
         let words = self.sizes.words();

@@ -1,4 +1,4 @@
-//! The memory of a generation.
+//! Device memory of a generation.
 
 use super::super::super::{Error, Result};
 use super::super::array::{DeviceArray, ElementKind, at, buffer, unset};
@@ -9,14 +9,14 @@ use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DeviceRepr};
 use candle_core::{Device, Tensor};
 use std::ops::Range;
 
-/// All memory of one generation: `R` rows, `S` slots.
+/// All device memory of one generation: `R` rows, `S` slots.
 pub struct DecodeSession {
     pub(super) device: CudaDevice,
     pub(super) kind: ElementKind,
     pub(super) sizes: DecodeSizes,
     /// Number of rows in the next step.
     pub(super) rows: usize,
-    /// Blocks of the next step's attention over prompts.
+    /// Number of blocks of the next step's attention over prompts.
     pub(super) shares: usize,
     pub(super) state: DecodeState,
     pub(super) values: DecodeActivations,
@@ -34,12 +34,12 @@ pub(super) struct DecodeActivations {
     pub(super) qkv: Tensor,
     pub(super) q: Tensor,
     pub(super) attended: Tensor,
-    /// The MLP's wide products, and what its activation makes of them.
+    /// Results of the MLP's gate and up projections, and of its activation.
     pub(super) wide: Tensor,
     pub(super) active: Tensor,
     /// A product that is normalised or multiplied before it is added to `x`.
     pub(super) out: Tensor,
-    /// In f32.
+    /// Logits, in f32.
     pub(super) logits: Tensor,
 }
 
@@ -59,7 +59,7 @@ impl DecodeSession {
     /// Allocates memory for a generation with weights like `like`, which determines device and precision.
     ///
     /// # Errors
-    /// If the device has not enough memory, or its kernels don't support heads of this size.
+    /// If the device has too little memory, or its kernels don't support heads of this size.
     pub fn new(like: &Tensor, sizes: DecodeSizes) -> Result<Self> {
         let kind = ElementKind::from_tensor(like)?;
         let Device::Cuda(device) = like.device() else {
@@ -99,8 +99,8 @@ impl DecodeSession {
         self.device.cuda_stream().synchronize().map_err(driver_error)
     }
 
-    /// Registers a prompt's keys and values under a place: rows `rows` of `[N, K * C]` in each layer. The caller keeps the
-    /// tensors alive while the prompt's sequences are decoded.
+    /// Registers a prompt's keys and values at an index: rows `rows` of `[N, K * C]` in each layer. The caller keeps the tensors alive
+    /// while the prompt's sequences are decoded.
     pub fn put_prompt(&mut self, place: usize, layers: &[(Tensor, Tensor)], rows: Range<usize>) -> Result<()> {
         let width = self.sizes.heads.kv_heads * self.sizes.heads.head_dim;
         let mut addresses = Vec::with_capacity(layers.len() * 2);
@@ -133,7 +133,7 @@ impl DecodeSession {
         put(&self.device, &mut self.state.uniforms, slot * self.sizes.max_own_positions + first, uniforms)
     }
 
-    /// Sets the tokens that occurred in a sequence, if they are remembered.
+    /// Sets the tokens that have occurred in a sequence, if they are recorded.
     pub fn remember(&mut self, slot: usize, tokens: &[u32]) -> Result<()> {
         if !self.sizes.remembers {
             return Ok(());
@@ -145,7 +145,7 @@ impl DecodeSession {
         put(&self.device, &mut self.state.seen, slot * self.sizes.words(), &seen)
     }
 
-    /// Replaces a sequence's newest token, which the model has not seen.
+    /// Replaces a sequence's newest token, which the model has not read yet.
     pub fn replace(&mut self, slot: usize, token: u32) -> Result<()> {
         put(&self.device, &mut self.state.sequences, slot * SEQUENCE, &[token])
     }
@@ -167,7 +167,7 @@ impl DecodeSession {
             return Err(Error::Shape { op: "decode", detail: format!("{} rows for {} slots", slots.len(), self.sizes.slots) });
         }
         if blocks.len() > self.state.shares.len() {
-            // A recorded step has the old address.
+            // A recorded step uses the old address.
             self.state.shares = buffer(&self.device, blocks.len().next_power_of_two())?;
         }
         (self.rows, self.shares) = (slots.len(), blocks.len() / 4);

@@ -9,29 +9,29 @@ use candle_core::cuda_backend::cudarc::driver::CudaSlice;
 /// Number of values in `struct Sequence`.
 pub(super) const SEQUENCE: usize = 4;
 
-/// Most runs that a prompt's positions, or a sequence's own, are split into.
+/// Maximum number of runs that a prompt's positions, or a sequence's own, are split into.
 const MOST_RUNS: usize = 32;
 
-/// Fewest positions of a run.
+/// Minimum number of positions of a run.
 const SHORTEST_RUN: usize = 128;
 
-/// Queries that a block of attention processes at once.
+/// Number of queries that a block of attention processes at once.
 pub(super) const QUERIES: usize = 64;
 
-/// Head sizes that kernels are compiled for; other sizes use the next larger one.
+/// Head sizes that kernels are compiled for. Other sizes use the next larger one.
 const DIMS: [usize; 3] = [64, 128, LARGEST_HEAD];
 
-/// Logits in a part of a row of which samples are drawn, as in the kernels.
+/// Number of logits in a part of a row when sampling in parts, as in the kernels.
 pub(super) const PART: usize = 4096;
 
 /// Sizes of a generation.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeSizes {
-    /// Most sequences decoded in parallel.
+    /// Maximum number of sequences decoded in parallel.
     pub slots: usize,
-    /// Most positions of a sequence after its prompt.
+    /// Maximum number of positions of a sequence after its prompt.
     pub max_own_positions: usize,
-    /// Tokens of the longest prompt.
+    /// Number of tokens of the longest prompt.
     pub longest_prompt: usize,
     /// Number of layers.
     pub layers: usize,
@@ -41,13 +41,13 @@ pub struct DecodeSizes {
     pub hidden: usize,
     /// Width of the MLP.
     pub intermediate: usize,
-    /// Columns of its wide products: twice its width if it is gated.
+    /// Number of columns of the gate and up projections: twice the MLP's width if it is gated.
     pub wide: usize,
     /// Size of the vocabulary.
     pub vocabulary: usize,
-    /// Whether to remember which tokens occurred.
+    /// Whether to record the tokens that have occurred.
     pub remembers: bool,
-    /// Whether to keep which tokens could be sampled.
+    /// Whether to record the tokens that could be sampled.
     pub keeps_support: bool,
 }
 
@@ -67,7 +67,7 @@ impl DecodeSizes {
         self.longest_prompt.div_ceil(self.split()) + self.own_runs()
     }
 
-    /// Returns the most prompts known at once: one per sequence, and one whose last sequences still wait.
+    /// Returns the maximum number of prompts at once: one per sequence, and one whose last sequences still wait.
     pub fn places(&self) -> usize {
         self.slots + 1
     }
@@ -86,7 +86,7 @@ impl DecodeSizes {
         (QUERIES / self.heads.per_kv()).max(1)
     }
 
-    /// Checks that the kernels support these heads.
+    /// Returns an error if the kernels don't support these heads.
     pub(super) fn check(&self) -> Result<()> {
         self.kernel_dim()?;
         if self.heads.per_kv() > QUERIES {
@@ -110,9 +110,9 @@ impl DecodeSizes {
 /// Rows that share a prompt.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedPrompt {
-    /// The prompt's place.
+    /// Index of the prompt.
     pub place: usize,
-    /// The prompt's length.
+    /// Length of the prompt, in tokens.
     pub len: usize,
     /// The first row and the number of rows.
     pub rows: (usize, usize),
@@ -120,29 +120,29 @@ pub struct SharedPrompt {
 
 /// Arrays in device memory.
 pub(super) struct DecodeState {
-    /// `struct Sequence`, `[S]`.
+    /// Sequences, `struct Sequence`, `[S]`.
     pub sequences: CudaSlice<u32>,
     /// Random numbers for sampling, `[S, room]`.
     pub uniforms: CudaSlice<f64>,
-    /// Bits of tokens that occurred, `[S, words]`; one word if they are not remembered.
+    /// Bits of tokens that have occurred, `[S, words]`; one word if they are not recorded.
     pub seen: CudaSlice<u32>,
     /// Slot of each row.
     pub slots: CudaSlice<u32>,
-    /// `struct Step`.
+    /// The step, `struct Step`.
     pub step: CudaSlice<u32>,
-    /// `struct Share`.
+    /// Shares of prompts, `struct Share`.
     pub shares: CudaSlice<u32>,
-    /// `struct Prompt`, `[places, layers]`.
+    /// Prompts, `struct Prompt`, `[places, layers]`.
     pub prompts: CudaSlice<u64>,
     /// Length of each prompt.
     pub prompt_lengths: CudaSlice<u32>,
-    /// What is known of each part of a row of logits, `struct Top` `[R, parts]`.
+    /// Statistics of each part of a row of logits, `struct Top`, `[R, parts]`.
     pub tops: CudaSlice<u64>,
     /// The mass of each part of a row of logits, `[R, parts]`.
     pub masses: CudaSlice<u64>,
     /// Sampled tokens and the bits of their log-probabilities, `[R, 2]`.
     pub drawn: CudaSlice<u32>,
-    /// Bits of the tokens that could be sampled, `[R, words]`; one word if they are not kept.
+    /// Bits of the tokens that could be sampled, `[R, words]`; one word if they are not recorded.
     pub support: CudaSlice<u32>,
 }
 

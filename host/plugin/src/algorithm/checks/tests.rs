@@ -1,7 +1,7 @@
 use super::super::{DataSource, Pair, Scale};
 use super::*;
 
-/// Two groups of two sequences, with 1, 2, 0 and 1 tokens, of which the second does not count.
+/// Returns two groups of two sequences with 1, 2, 0 and 1 tokens. The second token does not count.
 fn batch() -> Batch {
     Batch {
         step: 1,

@@ -43,7 +43,7 @@ fn since_1970() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Returns the tag that transformers' callback gives a metric, so that curves share charts with those of a TRL run.
+/// Returns the tag that transformers' callback gives a metric, so that its curve shares a chart with those of TRL runs.
 fn tag(figure: &str) -> String {
     match (figure.strip_prefix("eval_"), figure.strip_prefix("test_")) {
         (Some(name), _) => format!("eval/{name}"),
@@ -75,8 +75,8 @@ impl TensorBoard {
     pub fn create(run: &Path, from_step: Option<u64>) -> io::Result<Self> {
         let folder = run.join("tensorboard");
         files::create_folder(&folder)?;
-        // TensorBoard reads files in the order of their names and never returns to one. So the newest must sort last, even if two
-        // start in the same second or the clock was set back.
+        // TensorBoard reads files in the order of their names and never returns to one. So the newest must sort last, even if two start in
+        // the same second or the clock was set back.
         let mut seconds = since_1970().as_secs();
         for entry in fs::read_dir(&folder)? {
             let entry = entry?;
@@ -94,20 +94,20 @@ impl TensorBoard {
         let file = File::options().append(true).create_new(true).open(&path)?;
         let mut this = Self { path, file, bytes: 0 };
         this.write(0, EventProto { file_version: Some("brain.Event:2".into()), ..EventProto::default() })?;
-        // Except at the first start, this makes a TensorBoard that has already read the older files forget this step and later
-        // ones. Its fast loader instead forgets each tag when an earlier step appears again.
+        // Except at the first start, this makes a TensorBoard that has already read the older files forget this step and later ones. Its
+        // fast loader instead forgets each tag when an earlier step appears again.
         let session_log = Some(SessionLog { status: SessionStatus::Start.into() });
         this.write(from_step.map_or(0, |step| step.saturating_add(1)), EventProto { session_log, ..EventProto::default() })?;
         Ok(this)
     }
 
-    /// Returns the path.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes metrics as scalars. Omits what is not finite as f32, TensorBoard's type, and `step` and `time`, which its axes
-    /// show.
+    /// Writes metrics as scalars. Omits values that are not finite as f32, which is TensorBoard's type, and `step` and `time`, which its
+    /// axes show.
     ///
     /// # Errors
     /// If the file can't be written.
@@ -123,8 +123,8 @@ impl TensorBoard {
         self.write(step, EventProto { summary: Some(SummaryProto { values }), ..EventProto::default() })
     }
 
-    /// Writes a text, which is shown as Markdown; use [`code_block`] to show it literally. Its step is that of the metrics it
-    /// belongs to: resuming a run removes texts of later steps too.
+    /// Writes a text, which TensorBoard shows as Markdown; use [`code_block`] to show it literally. Its step should be that of the metrics
+    /// it belongs to: resuming a run also removes the texts of later steps.
     ///
     /// # Errors
     /// If the file can't be written.
@@ -141,8 +141,8 @@ impl TensorBoard {
         self.write(step, EventProto { summary: Some(SummaryProto { values: vec![value] }), ..EventProto::default() })
     }
 
-    /// Writes a record with a single call. A record that does not fit on the disk is removed completely, because readers give up
-    /// a file at its first damaged record.
+    /// Writes a record with a single call. A record that does not fit on the disk is removed completely, because readers stop at the first
+    /// damaged record of a file.
     fn write(&mut self, step: u64, event: EventProto) -> io::Result<()> {
         let wall_time = since_1970().as_secs_f64();
         let record = record(&EventProto { wall_time, step: saturated(step), ..event });

@@ -1,4 +1,4 @@
-//! Records of an event file and their messages, as far as needed, with field numbers from TensorFlow's `event.proto` and
+//! Records of an event file and their messages, to the extent needed, with field numbers from TensorFlow's `event.proto` and
 //! `summary.proto`.
 
 use prost::Message;
@@ -13,7 +13,7 @@ pub(super) struct EventProto {
     pub wall_time: f64,
     #[prost(int64, tag = "2")]
     pub step: i64,
-    // An event has one of this and the next two.
+    // An event has exactly one of this field and the next two.
     #[prost(string, optional, tag = "3")]
     pub file_version: Option<String>,
     #[prost(message, optional, tag = "5")]
@@ -28,7 +28,7 @@ pub(super) struct SummaryProto {
     pub values: Vec<SummaryValue>,
 }
 
-/// `Summary.Value`.
+/// The message `Summary.Value`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct SummaryValue {
     #[prost(string, tag = "1")]
@@ -41,7 +41,7 @@ pub(super) struct SummaryValue {
     pub metadata: Option<SummaryMetadata>,
 }
 
-/// `TensorProto`; without a shape, it is a scalar.
+/// The message `TensorProto`; without a shape, it is a scalar.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct TensorProto {
     #[prost(enumeration = "DataType", tag = "1")]
@@ -56,7 +56,7 @@ pub(super) enum DataType {
     String = 7,
 }
 
-/// `SummaryMetadata`.
+/// The message `SummaryMetadata`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct SummaryMetadata {
     #[prost(message, optional, tag = "1")]
@@ -89,7 +89,7 @@ pub(super) enum SessionStatus {
     Start = 1,
 }
 
-/// Masks a checksum as the record format does, by rotating and adding: the CRC of bytes that contain CRCs is weak.
+/// Masks a checksum by rotating and adding, as the record format requires: the CRC of bytes that contain CRCs is weak.
 fn masked_crc(bytes: &[u8]) -> u32 {
     CRC32C.checksum(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -106,13 +106,13 @@ pub(super) fn record(event: &EventProto) -> Vec<u8> {
     bytes
 }
 
-/// Bytes of a record besides its message.
+/// Size of a record excluding its message, in bytes.
 pub(super) const FRAME: u64 = 16;
 
-/// Longest message that is read. The longest that is written has a run's configuration.
+/// Maximum length of a message that is read, in bytes. The longest message written contains a run's configuration.
 const LONGEST: u64 = 64 << 20;
 
-/// The step of an event, of which the rest is passed over.
+/// The step of an event; other fields are skipped.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct EventStep {
     #[prost(int64, tag = "2")]
@@ -136,7 +136,7 @@ pub(super) fn next_message(from: &mut impl Read) -> io::Result<Option<Vec<u8>>> 
     Ok(whole.then_some(message))
 }
 
-/// Fills a buffer; returns whether there was enough.
+/// Fills a buffer. Returns whether there were enough bytes.
 fn read_whole(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     match from.read_exact(buffer) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),

@@ -1,25 +1,25 @@
-//! What a turn says, in the blocks and words of a message.
+//! Content blocks, stop reasons and usage of a message in Anthropic's form.
 
 use super::super::chat::AssistantTurn;
 use super::super::choice::CompletionChoice;
 use serde_json::{Value, json};
 
-/// Returns the blocks of a turn.
+/// Returns a turn as content blocks.
 pub(super) fn content(turn: &AssistantTurn) -> Vec<Value> {
     let text = turn.content.as_str().filter(|text| !text.is_empty());
     let text = text.map(|text| json!({"type": "text", "text": text}));
     text.into_iter().chain(turn.calls.iter().map(tool_use)).collect()
 }
 
-/// Returns the block of a call.
+/// Returns a tool call as a `tool_use` block.
 pub(super) fn tool_use(call: &Value) -> Value {
     let arguments = call["function"]["arguments"].as_str().unwrap_or_default();
-    // What is no JSON stays a text.
+    // Arguments that are not JSON stay a string.
     let input = serde_json::from_str(arguments).unwrap_or_else(|_| Value::from(arguments));
     json!({"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": input})
 }
 
-/// Returns why a turn ended, and the stop text that ended it.
+/// Returns the reason why a turn ended, and the stop text that ended it, if one did.
 pub(super) fn stop_reason(turn: &AssistantTurn, choice: &CompletionChoice) -> (&'static str, Value) {
     match (turn.finish, &choice.stopped) {
         (Some("tool_calls"), _) => ("tool_use", Value::Null),

@@ -1,4 +1,4 @@
-//! The events of a streamed message.
+//! Events of a streamed message.
 
 use super::super::chat::AssistantTurn;
 use super::super::choice::CompletionChoice;
@@ -7,14 +7,14 @@ use super::super::typed_events::EventWriter;
 use super::blocks::{stop_reason, tool_use, usage};
 use serde_json::{Value, json};
 
-/// Makes the events of a message.
+/// Writes the events of a message.
 pub(super) struct MessagesEventWriter {
     id: String,
     model: String,
     prompt_tokens: usize,
-    /// Number of blocks that have begun.
+    /// Number of blocks that have been opened.
     blocks: usize,
-    /// Whether the last of them is a text that goes on.
+    /// Whether the last block is a text block that is still open.
     in_text: bool,
 }
 

@@ -1,5 +1,5 @@
-//! `/v1/messages` and `/v1/messages/count_tokens`: Anthropic's interface. A request is translated into one of OpenAI's form, so both
-//! interfaces render, sample and read calls in the same way.
+//! `/v1/messages` and `/v1/messages/count_tokens`: Anthropic's API. Requests are translated into OpenAI's form, so both APIs render, sample
+//! and parse calls in the same way.
 
 mod blocks;
 mod events;
@@ -17,11 +17,11 @@ use events::MessagesEventWriter;
 use serde_json::json;
 use std::sync::Arc;
 
-/// A request that has been read.
+/// Parsed request for `/v1/messages`.
 pub(super) struct MessagesRequest(ChatRequest);
 
 impl MessagesRequest {
-    /// Reads a request.
+    /// Parses a request.
     pub(super) fn read(app: &App, mut fields: Fields) -> Result<Self> {
         let limit = fields.take("max_tokens").ok_or_else(|| ApiError::field("max_tokens", "is missing"))?;
         let mut chat = request::chat(fields)?;
@@ -29,7 +29,7 @@ impl MessagesRequest {
         ChatRequest::read(app, Fields::from_object(chat, "")).map(Self)
     }
 
-    /// Starts the turn, and answers when it is done, or with a stream.
+    /// Starts the turn and returns the finished response, or a stream.
     pub(super) async fn answer(self, app: Arc<App>) -> Result<Reply> {
         let ChatRequest { form, sampling, stream, requests } = self.0;
         let (id, mut choice) = (format!("msg_{}", form.number()), app.start_one(requests, &sampling)?);

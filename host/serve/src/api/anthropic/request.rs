@@ -1,11 +1,11 @@
-//! Translates a request of Anthropic's form into one of OpenAI's.
+//! Translates Anthropic's requests into OpenAI's form.
 
 use super::super::error::{ApiError, Result, THREAD};
 use super::super::fields::Fields;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// Fields that mean the same in both, among them vLLM's.
+/// Fields with the same meaning in both APIs, including vLLM's extensions.
 const SAME: [&str; 15] = [
     "model",
     "temperature",
@@ -24,10 +24,10 @@ const SAME: [&str; 15] = [
     "reasoning_effort",
 ];
 
-/// Fields that change no token.
+/// Fields without effect on the sampled tokens.
 const NEUTRAL: [&str; 3] = ["metadata", "service_tier", "cache_control"];
 
-/// Returns the fields of the same request in OpenAI's form, without a limit on tokens.
+/// Returns the fields of the request in OpenAI's form, without a token limit.
 pub(super) fn chat(mut fields: Fields) -> Result<Map<String, Value>> {
     let mut chat = Map::new();
     for name in SAME {
@@ -51,7 +51,7 @@ pub(super) fn chat(mut fields: Fields) -> Result<Map<String, Value>> {
     for (i, message) in all.into_iter().enumerate() {
         messages.add(message, &format!("messages[{i}]"))?;
     }
-    // A last message of the assistant is the beginning of the answer.
+    // A final assistant message is the beginning of the answer.
     if messages.all.last().is_some_and(|last| last["role"] == "assistant") {
         chat.insert("continue_final_message".into(), true.into());
     }
@@ -67,11 +67,11 @@ pub(super) fn chat(mut fields: Fields) -> Result<Map<String, Value>> {
     Ok(chat)
 }
 
-/// The messages so far.
+/// Messages translated so far.
 #[derive(Default)]
 struct AnthropicMessages {
     all: Vec<Value>,
-    /// Names of the tools that were called, by the id of the call.
+    /// Tool names by the id of their call.
     called: HashMap<String, Value>,
 }
 
@@ -92,7 +92,7 @@ impl AnthropicMessages {
         }
     }
 
-    /// Adds texts and results of tools in their order.
+    /// Adds text blocks and tool results in order.
     fn add_user(&mut self, blocks: Vec<ContentBlock>) -> Result<()> {
         let mut text = Vec::new();
         for mut block in blocks {
@@ -153,7 +153,7 @@ impl AnthropicMessages {
     }
 }
 
-/// A part of a message.
+/// Content block of a message.
 struct ContentBlock {
     kind: String,
     fields: Map<String, Value>,
@@ -177,7 +177,7 @@ impl ContentBlock {
     }
 }
 
-/// Reads a content: a text, or a list of blocks, not empty.
+/// Parses a message's content: a text, or a non-empty list of blocks.
 fn blocks(content: Value, place: &str) -> Result<Vec<ContentBlock>> {
     let wrong = || ApiError::field(place, "must be a string or a list of blocks, not empty");
     let all = match content {
@@ -193,7 +193,7 @@ fn blocks(content: Value, place: &str) -> Result<Vec<ContentBlock>> {
     all.into_iter().enumerate().map(read).collect()
 }
 
-/// Reads a content that has texts only.
+/// Parses content that may contain only text.
 fn texts(content: Value, place: &str) -> Result<Value> {
     let text = |mut block: ContentBlock| if block.kind == "text" { block.text() } else { Err(block.unsupported()) };
     if content.as_array().is_some_and(Vec::is_empty) {

@@ -1,4 +1,4 @@
-//! The events of a streamed response.
+//! Events of a streamed response.
 
 use super::super::chat::AssistantTurn;
 use super::super::choice::CompletionChoice;
@@ -7,12 +7,12 @@ use super::super::typed_events::EventWriter;
 use super::object::{ResponseHead, function_call, part, status, writes_message};
 use serde_json::{Value, json};
 
-/// Makes the events of a response.
+/// Writes the events of a response.
 pub(super) struct ResponsesEventWriter {
     head: ResponseHead,
-    /// The text so far, once it has begun.
+    /// Text so far; `None` before it begins.
     text: Option<String>,
-    /// The number of the next event.
+    /// Sequence number of the next event.
     sequence: u64,
 }
 
@@ -21,7 +21,7 @@ impl ResponsesEventWriter {
         Self { head, text: None, sequence: 0 }
     }
 
-    /// Numbers events.
+    /// Adds sequence numbers to events.
     fn numbered(&mut self, mut events: Vec<Value>) -> Vec<Value> {
         for event in &mut events {
             event["sequence_number"] = self.sequence.into();
@@ -30,7 +30,7 @@ impl ResponsesEventWriter {
         events
     }
 
-    /// Returns the events that begin the text, if it has not begun.
+    /// Returns the events that begin the text, unless it has begun.
     fn start_text(&mut self) -> Vec<Value> {
         if self.text.is_some() {
             return Vec::new();
@@ -55,7 +55,7 @@ impl ResponsesEventWriter {
     }
 }
 
-/// Returns the events of a call.
+/// Returns the events of a tool call.
 fn call_events(call: &Value, index: usize) -> Vec<Value> {
     let (done, mut begun) = (function_call(call, "completed"), function_call(call, "in_progress"));
     begun["arguments"] = "".into();

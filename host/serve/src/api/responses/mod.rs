@@ -1,4 +1,4 @@
-//! `/v1/responses`: OpenAI's newer interface. A request is translated into one of `/v1/chat/completions`. Nothing is stored.
+//! `/v1/responses`: OpenAI's newer API. Requests are translated into those of `/v1/chat/completions`. Responses are not stored.
 
 mod events;
 mod object;
@@ -15,15 +15,15 @@ use object::ResponseHead;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// A request that has been read.
+/// Parsed request for `/v1/responses`.
 pub(super) struct ResponsesRequest {
     chat: ChatRequest,
-    /// Fields of the request that its response repeats.
+    /// Request fields that the response repeats.
     repeated: Map<String, Value>,
 }
 
 impl ResponsesRequest {
-    /// Reads a request.
+    /// Parses a request.
     pub(super) fn read(app: &App, mut fields: Fields) -> Result<Self> {
         let repeated = object::repeated(&fields);
         let chat = request::chat(&mut fields)?;
@@ -31,7 +31,7 @@ impl ResponsesRequest {
         Ok(Self { chat: ChatRequest::read(app, Fields::from_object(chat, ""))?, repeated })
     }
 
-    /// Starts the turn, and answers when it is done, or with a stream.
+    /// Starts the turn and returns the finished response, or a stream.
     pub(super) async fn answer(self, app: Arc<App>) -> Result<Reply> {
         let ChatRequest { form, sampling, stream, requests } = self.chat;
         let mut choice = app.start_one(requests, &sampling)?;

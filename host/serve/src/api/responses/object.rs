@@ -1,11 +1,11 @@
-//! The object of a response, and the items that it puts out.
+//! Response object and its output items.
 
 use super::super::chat::{AssistantTurn, ChatResponseForm};
 use super::super::choice::CompletionChoice;
 use super::super::fields::Fields;
 use serde_json::{Map, Value, json};
 
-/// Fields that a response repeats, and what stands for a missing one.
+/// Returns the request fields that a response repeats, with their defaults.
 fn defaults() -> [(&'static str, Value); 9] {
     [
         ("instructions", Value::Null),
@@ -20,15 +20,15 @@ fn defaults() -> [(&'static str, Value); 9] {
     ]
 }
 
-/// Returns the fields of a request that its response repeats.
+/// Returns the request fields that the response repeats.
 pub(super) fn repeated(fields: &Fields) -> Map<String, Value> {
     let value = |(name, default): (&str, Value)| (name.to_owned(), fields.get(name).cloned().unwrap_or(default));
     defaults().into_iter().map(value).collect()
 }
 
-/// What all objects of a response have.
+/// Fields common to all objects of a response.
 pub(super) struct ResponseHead {
-    /// A number that no other response has.
+    /// Unique number of the response.
     number: String,
     model: String,
     created: i64,
@@ -42,7 +42,7 @@ impl ResponseHead {
         Self { number, model, created: form.created, prompt_tokens: form.prompt.len(), repeated }
     }
 
-    /// Returns a response under way.
+    /// Returns a response in progress.
     pub(super) fn begun(&self) -> Value {
         self.object("in_progress", Vec::new(), Value::Null)
     }
@@ -60,7 +60,7 @@ impl ResponseHead {
         all
     }
 
-    /// Returns a response that has ended.
+    /// Returns a finished response.
     pub(super) fn ended(&self, turn: &AssistantTurn, choice: &CompletionChoice) -> Value {
         let (prompt, completion) = (self.prompt_tokens, choice.tokens.len());
         let usage = json!({
@@ -75,34 +75,34 @@ impl ResponseHead {
         all
     }
 
-    /// Returns the id of the item that is the turn's text.
+    /// Returns the id of the message item with the turn's text.
     pub(super) fn message_id(&self) -> String {
         format!("msg_{}", self.number)
     }
 
-    /// Returns the item that is the turn's text.
+    /// Returns the message item with the turn's text.
     pub(super) fn message(&self, text: &str, status: &str) -> Value {
         let content = if status == "in_progress" { json!([]) } else { json!([part(text)]) };
         json!({"id": self.message_id(), "type": "message", "role": "assistant", "status": status, "content": content})
     }
 }
 
-/// Returns whether a turn has a message: one without calls always has.
+/// Returns whether a turn has a message item; a turn without calls always has one.
 pub(super) fn writes_message(turn: &AssistantTurn) -> bool {
     turn.calls.is_empty() || turn.content.as_str().is_some_and(|text| !text.is_empty())
 }
 
-/// Returns whether a turn was ended by its limit on tokens.
+/// Returns the status of a turn: incomplete if the token limit ended it.
 pub(super) fn status(turn: &AssistantTurn) -> &'static str {
     if turn.finish == Some("length") { "incomplete" } else { "completed" }
 }
 
-/// Returns the part of a message that is its text.
+/// Returns the text part of a message item.
 pub(super) fn part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
-/// Returns the item of a call.
+/// Returns the item of a tool call.
 pub(super) fn function_call(call: &Value, status: &str) -> Value {
     let id = call["id"].as_str().unwrap_or_default();
     json!({

@@ -5,7 +5,7 @@ use super::super::fields::Fields;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// Fields that mean the same in both, among them vLLM's.
+/// Fields with the same meaning in both APIs, including vLLM's extensions.
 const SAME: [&str; 18] = [
     "model",
     "temperature",
@@ -27,11 +27,11 @@ const SAME: [&str; 18] = [
     "chat_template_kwargs",
 ];
 
-/// Fields that change no token.
+/// Fields without effect on the sampled tokens.
 const NEUTRAL: [&str; 6] =
     ["user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"];
 
-/// Takes the fields of the request; returns those of the same one for `/v1/chat/completions`.
+/// Removes the fields of the request; returns them translated for `/v1/chat/completions`.
 pub(super) fn chat(fields: &mut Fields) -> Result<Map<String, Value>> {
     let mut chat = Map::new();
     for name in SAME {
@@ -59,7 +59,7 @@ pub(super) fn chat(fields: &mut Fields) -> Result<Map<String, Value>> {
     Ok(chat)
 }
 
-/// Refuses what would change the answer and is not supported.
+/// Rejects unsupported fields that would change the answer.
 fn check_rest(fields: &mut Fields) -> Result<()> {
     for name in ["previous_response_id", "conversation", "prompt"] {
         if fields.take(name).is_some() {
@@ -86,11 +86,11 @@ fn effort(fields: &mut Fields) -> Result<Option<Value>> {
     Ok(effort)
 }
 
-/// The messages so far.
+/// Messages translated so far.
 #[derive(Default)]
 struct ResponsesMessages {
     all: Vec<Value>,
-    /// Names of the functions that were called, by the id of the call.
+    /// Function names by the id of their call.
     called: HashMap<String, String>,
 }
 
@@ -118,7 +118,7 @@ impl ResponsesMessages {
         let role = match item.string("role")?.as_str() {
             "user" => "user",
             "assistant" => "assistant",
-            // Chat templates know it by its older name.
+            // Chat templates know the developer's role by its older name.
             "system" | "developer" => "system",
             _ => return Err(ApiError::field(item.place, "its role must be user, assistant, system or developer")),
         };
@@ -127,7 +127,7 @@ impl ResponsesMessages {
         Ok(())
     }
 
-    /// Adds a call to the turn that its text or another call has begun, as the model wrote them.
+    /// Adds a call to the assistant's turn that its text or an earlier call has begun, or else begins a turn.
     fn add_call(&mut self, item: &mut ResponsesInputItem<'_>) -> Result<()> {
         let (id, name, arguments) = (item.string("call_id")?, item.string("name")?, item.string("arguments")?);
         let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
@@ -143,14 +143,14 @@ impl ResponsesMessages {
     }
 }
 
-/// An item of the input.
+/// Item of the input.
 struct ResponsesInputItem<'a> {
     fields: Map<String, Value>,
     place: &'a str,
 }
 
 impl ResponsesInputItem<'_> {
-    /// Returns its type; without one it is a message.
+    /// Returns the type of the item: a message by default.
     fn kind(&self) -> &str {
         self.fields.get("type").map_or("message", |kind| kind.as_str().unwrap_or_default())
     }
@@ -162,7 +162,7 @@ impl ResponsesInputItem<'_> {
         }
     }
 
-    /// Takes a text, or a list of parts with texts.
+    /// Removes and returns a text, or a list of text parts.
     fn texts(&mut self, name: &str) -> Result<Value> {
         let place = format!("{}.{name}", self.place);
         let part = |(i, part): (usize, Value)| match (part["type"].as_str(), &part["text"]) {
@@ -183,7 +183,7 @@ impl ResponsesInputItem<'_> {
     }
 }
 
-/// Takes the functions that the model may call. That a call fits a strict schema is not enforced.
+/// Removes and returns the functions that the model may call. Strict schemas are not enforced.
 fn tools(fields: &mut Fields) -> Result<Option<Value>> {
     let all = match fields.take("tools") {
         None => return Ok(None),

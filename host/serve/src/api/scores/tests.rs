@@ -6,7 +6,7 @@ use crate::scorer::RewardModelScorer;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// A server of a reward model whose head is random, and the model.
+/// Returns a server of a reward model with a random head, and the model.
 pub(in super::super) fn app() -> (Arc<App>, FrozenModel) {
     let (tokenizer, folder, _kept) = tokenizer(Some(CHATML));
     let folder = folder.with_weight_storage(WeightStorage::AS_STORED);
@@ -16,7 +16,7 @@ pub(in super::super) fn app() -> (Arc<App>, FrozenModel) {
     (Arc::new(App::from_scorer(scorer, tokenizer, card)), model)
 }
 
-/// The value of tokens by themselves, at one of them.
+/// Returns the model's value at one token of a text that is computed alone.
 fn value(model: &FrozenModel, tokens: &[u32], at: usize) -> f64 {
     let mut forest = Forest::new();
     forest.push(tokens, None);
@@ -33,7 +33,7 @@ fn texts_have_the_values_that_the_model_gives_them_alone() {
     let raw = |i: usize| answer["data"][i]["probs"][0].as_f64().unwrap();
     assert!((raw(0) - value(&model, &a, a.len() - 1)).abs() < 1e-5 && (raw(1) - value(&model, &b, b.len() - 1)).abs() < 1e-5);
     assert_eq!((&answer["data"][1]["num_classes"], &answer["usage"]["prompt_tokens"]), (&json!(1), &json!(a.len() + b.len())));
-    // Padding at the end does not count, and the logistic function is the default.
+    // Trailing padding does not count, and the logistic function is the default.
     let padded: Vec<u32> = a.iter().copied().chain([0, 0]).collect();
     let activated = post(&app, "/classify", &json!({"input": padded}))["data"][0]["probs"][0].as_f64().unwrap();
     assert!((activated - 1.0 / (1.0 + (-raw(0)).exp())).abs() < 1e-5);
@@ -72,7 +72,7 @@ fn what_can_not_be_scored_is_refused() {
         let (status, named, message) = refused(&app, path, &body);
         assert!(status == 400 && named == field, "{path} {body}: {status} {named} {message}");
     }
-    // A reward model generates nothing, and another model scores nothing.
+    // A reward model generates nothing, and other models score nothing.
     for (path, body) in [
         ("/v1/completions", json!({"prompt": "a"})),
         ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "q"}]})),

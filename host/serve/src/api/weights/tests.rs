@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A server whose weights can change, and the folder that keeps them.
+/// Returns a server whose weights can be replaced, and the folder that holds them.
 pub(in super::super) fn app(updates: bool) -> (Arc<App>, tempfile::TempDir) {
     let (tokenizer, folder, kept) = tokenizer(None);
     let (loader, decoding) =
@@ -20,7 +20,7 @@ pub(in super::super) fn app(updates: bool) -> (Arc<App>, tempfile::TempDir) {
     (Arc::new(app.with_weights(ServedWeights::new(loader, updates))), kept)
 }
 
-/// Another checkpoint of the model.
+/// Returns another checkpoint of the model.
 fn checkpoint() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     builtin::write(folder.path()).unwrap();
@@ -46,7 +46,7 @@ fn write_adapter(folder: &Path, value: f32) {
     std::fs::write(folder.join("adapter_model.safetensors"), file).unwrap();
 }
 
-/// A greedy completion: its text, and the version of its weights.
+/// Returns the text of a greedy completion, and the version of its weights.
 fn written(app: &Arc<App>, model: &str) -> (String, String) {
     let body = json!({"model": model, "prompt": "SUBREDDIT: r/cats TITLE: My cat sleeps all day", "max_tokens": 24,
         "temperature": 0, "ignore_eos": true});
@@ -70,7 +70,7 @@ fn weights_are_read_from_another_folder_and_checked() {
     assert!(after != before && version == "1", "{before} {after} {version}");
     assert!(compared()["match"] == false && !compared()["mismatches"].as_array().unwrap().is_empty());
     assert_eq!(ask(&app, "GET", "/weight_info", b"").1["weight_version"], "1");
-    // What can't be read changes nothing.
+    // Weights that can't be read change nothing.
     let nowhere = tempfile::tempdir().unwrap();
     let (status, field, message) = refused(&app, "/collective_rpc", &reload(nowhere.path()));
     assert!(status == 400 && field == "kwargs.weights_path" && message.contains("stay"), "{message}");

@@ -1,8 +1,8 @@
-//! Rollouts of agents: programs that ask the policy over HTTP, each in a session that records what was sampled.
+//! Rollouts of agents: programs that call the policy over HTTP, each in a session that records what was sampled.
 //!
-//! For a generation, the policy's current weights answer at an address of this machine. Each completion is an episode: a program that
-//! the run starts ([`AgentContext::play_all`]), or a driver elsewhere ([`offered_episodes`]), gets its row and the key of a session, makes as many calls
-//! as it likes, and ends. Its calls become the tree of a rollout ([`Trajectory`](crate::rollout::Trajectory)).
+//! During a generation, a server on this machine answers with the policy's current weights. Each completion is an episode: a program that
+//! the run starts ([`AgentContext::play_all`]) or an external driver ([`offered_episodes`]) receives its row and a session key, makes any
+//! number of calls, and exits. Its calls become the tree of a rollout ([`Trajectory`](crate::rollout::Trajectory)).
 
 mod offered_episodes;
 mod persistent_program;
@@ -41,10 +41,10 @@ use std::thread;
 /// Distinguishes the seeds of agents, and of their calls, from those of sampling.
 const SEEDS: [u64; 2] = [0x0061_6765_6e74, 0x6361_6c6c_7300];
 
-/// Bits of the seed of an agent: JSON's numbers are exact up to there, in JavaScript as well.
+/// Number of bits of an agent's seed: JavaScript represents integers exactly up to this size.
 const SEED_BITS: u32 = 53;
 
-/// Lets agents play episodes.
+/// Rollout source whose episodes agents play.
 pub(super) struct AgentSource {
     turns: Rc<TurnGenerator>,
     plan: Rc<RolloutPlan>,
@@ -52,13 +52,13 @@ pub(super) struct AgentSource {
     /// The run's folder.
     folder: PathBuf,
     warned: Mutex<AgentWarnings>,
-    /// Where agents ask; none before the first generation.
+    /// Server that agents call; none before the first generation.
     server: Option<AgentServer>,
-    /// Programs that wait for an episode.
+    /// Persistent programs that wait for an episode.
     idle: Mutex<Vec<PersistentProgram>>,
 }
 
-/// What all episodes of a generation need.
+/// Context shared by all episodes of a generation.
 struct AgentContext<'a> {
     entry: &'a AgentEntry,
     address: SocketAddr,
@@ -70,13 +70,13 @@ struct AgentContext<'a> {
     seed: u64,
     idle: &'a Mutex<Vec<PersistentProgram>>,
     tokenizer: &'a Tokenizer,
-    /// The token of an episode without calls.
+    /// Token that stands for an episode without calls.
     filler: u32,
     warned: &'a Mutex<AgentWarnings>,
 }
 
 impl AgentSource {
-    /// Creates a source that plays with these settings, for a run in this folder.
+    /// Creates a source with these settings, for a run in this folder.
     pub(super) fn new(turns: Rc<TurnGenerator>, plan: Rc<RolloutPlan>, entry: AgentEntry, folder: PathBuf) -> Self {
         Self { turns, plan, entry, folder, warned: Mutex::default(), server: None, idle: Mutex::default() }
     }
@@ -119,7 +119,7 @@ impl RolloutSource for AgentSource {
             Some(tasks) => table.offer_all(tasks),
             None => table.play_all(),
         };
-        // What is under way belongs to episodes that have ended, and the weights are about to change.
+        // The remaining calls belong to episodes that have ended, and the weights are about to change.
         server.sessions.stop();
         let mut batch = RolloutBatch::default();
         for FinishedEpisode { rollout, episode, metrics } in ended {
@@ -152,7 +152,7 @@ impl AgentContext<'_> {
         };
         thread::scope(|scope| {
             for _ in 1..self.entry.max_concurrent.min(all) {
-                // Where no more threads are to be had, the others play what is left.
+                // If no more threads can be started, the running ones play the rest.
                 let _ = thread::Builder::new().name("agent".into()).spawn_scoped(scope, work);
             }
             work();
@@ -170,7 +170,7 @@ impl AgentContext<'_> {
         (number / self.request.samples, number % self.request.samples)
     }
 
-    /// Returns an episode that had ended before the run was interrupted.
+    /// Returns the episode if it had already ended before the run was interrupted.
     fn ended_before(&self, number: usize) -> Option<FinishedEpisode> {
         let (prompt, sample) = self.place_of(number);
         let mut ended = self.request.ended?.find(&self.request.prompts[prompt], sample)?;
@@ -178,7 +178,7 @@ impl AgentContext<'_> {
         Some(ended)
     }
 
-    /// Makes an episode of what was played, and keeps it. One that failed would get another chance in a resumed run.
+    /// Converts a played episode and stores it. A failed one is not stored, so that a resumed run plays it again.
     fn end(&self, number: usize, mut played: PlayedEpisode) -> FinishedEpisode {
         self.warned.lock().unwrap_or_else(PoisonError::into_inner).warn_of(&mut played);
         let (place, sample) = self.place_of(number);
@@ -191,7 +191,7 @@ impl AgentContext<'_> {
         ended
     }
 
-    /// Returns all episodes; one that nobody has played has failed.
+    /// Returns all episodes in order; one that nobody played counts as failed.
     fn in_order(&self, ended: Vec<Option<FinishedEpisode>>) -> Vec<FinishedEpisode> {
         let all = ended.into_iter().enumerate();
         all.map(|(number, one)| one.unwrap_or_else(|| self.end(number, PlayedEpisode::unstarted()))).collect()
@@ -206,14 +206,14 @@ impl AgentContext<'_> {
         PlayedEpisode::new(self.sessions.close(&key), outcome, seed)
     }
 
-    /// Returns an episode, which has a new key; none if the system has no random numbers for it.
+    /// Returns an episode with a new key; none if the system has no random numbers for it.
     fn episode(&self, number: usize) -> Option<AgentEpisode> {
         let (request, sample) = (self.request, number % self.request.samples);
         let prompt = &request.prompts[number / request.samples];
         let (generation, row) = (request.generation, prompt.row as u64);
         let seed = stream(self.seed ^ SEEDS[0], generation, row, 0).random::<u64>() >> (u64::BITS - SEED_BITS);
         let seed_of_calls = stream(self.seed ^ SEEDS[1], generation, row, sample as u64).random();
-        // Evaluations, and samples that are printed, have numbers from the last one down.
+        // Evaluations and printed samples are numbered downward from `u64::MAX`.
         let name = match request.phase {
             Phase::Eval => format!("eval-{}-{}-{row}-{sample}", self.version, u64::MAX - generation),
             _ => format!("train-{generation}-{row}-{sample}"),
@@ -227,7 +227,7 @@ struct AgentEpisode {
     key: String,
     name: String,
     seed: u64,
-    /// What the random numbers of its calls depend on; nobody gets to know it.
+    /// Seed of the calls' random numbers; never disclosed.
     seed_of_calls: u64,
     row: Value,
 }
@@ -245,7 +245,7 @@ impl AgentContext<'_> {
         program::run(self.entry, &variables, format!("{row}\n"))
     }
 
-    /// Has a program play that waits, or else a new one.
+    /// Plays an episode with an idle program, or starts a new one.
     fn play_persistent(&self, episode: &AgentEpisode) -> ProgramOutcome {
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = idle().pop();

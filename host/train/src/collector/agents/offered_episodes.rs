@@ -1,4 +1,4 @@
-//! Episodes that drivers elsewhere play: they are offered over HTTP, and the run waits until all have ended.
+//! Episodes that external drivers play: the run offers them over HTTP and waits until all have ended.
 
 use super::super::episode_store::FinishedEpisode;
 use super::played_episode::PlayedEpisode;
@@ -9,13 +9,13 @@ use rlhost_serve::tasks::{EpisodeObserver, EpisodeProgress, EpisodeTask as Offer
 use serde_json::Map;
 use std::time::{Duration, Instant};
 
-/// Time between two lines that say what is waited for, and the time until the first.
+/// Time before the first reminder of what the run waits for, and between reminders.
 const REMINDER_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Episodes that drivers play.
 struct OfferedEpisodes<'a> {
     table: &'a AgentContext<'a>,
-    /// Number of each in the generation, and its seed.
+    /// Numbers of the episodes in the generation.
     numbers: &'a [usize],
     seeds: &'a [u64],
     ended: &'a mut [Option<FinishedEpisode>],
@@ -42,7 +42,7 @@ impl EpisodeObserver for OfferedEpisodes<'_> {
 }
 
 impl AgentContext<'_> {
-    /// Offers all episodes that have not ended before, and returns all in the order of prompts and samples when they have been played.
+    /// Offers all episodes that have not ended yet, waits for them, and returns all in the order of prompts and samples.
     pub(super) fn offer_all(&self, tasks: &TaskQueue) -> Vec<FinishedEpisode> {
         let mut ended: Vec<Option<FinishedEpisode>> = (0..self.episodes()).map(|number| self.ended_before(number)).collect();
         let missing = ended.iter().enumerate().filter(|(_, one)| one.is_none()).map(|(number, _)| number);
@@ -69,7 +69,7 @@ impl AgentContext<'_> {
         self.in_order(ended)
     }
 
-    /// Says what is waited for.
+    /// Logs what the run waits for.
     fn remind(&self, EpisodeProgress { offered, open, idle_time: quiet, .. }: EpisodeProgress, all: usize) {
         let (seconds, limit) = (quiet.as_secs_f64(), self.entry.timeout_s);
         let heard = format!("nothing was heard of a driver for {seconds:.0} s; {limit} s (timeout_s) is the limit");

@@ -1,4 +1,4 @@
-//! Agents that stay: a program that is started once and plays an episode for each line that it reads.
+//! Persistent agents: a program that is started once and plays an episode for each line of its input.
 
 use super::program::{ProgramOutcome, StreamReader, begin, spawned};
 use crate::config::AgentEntry;
@@ -11,26 +11,26 @@ use std::time::{Duration, Instant};
 /// Longest line of a program's output that can be a report, in bytes.
 const LONGEST: u64 = 64 << 10;
 
-/// Lines that wait to be read. More stop the program until then.
+/// Number of unread lines after which the program blocks.
 const WAITING: usize = 16;
 
-/// Time that a program has to write an error when it has ended.
+/// Time that a program has to write an error after it has exited.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// A program that waits for an episode, or plays one. Dropping it ends it.
+/// A program that waits for an episode or plays one. It is killed on drop.
 pub(super) struct PersistentProgram {
     child: Child,
     stdin: ChildStdin,
-    /// Lines of its output; disconnected when it has ended.
+    /// Lines of the program's output; disconnected when it has exited.
     lines: Receiver<String>,
     errors: StreamReader,
 }
 
 impl PersistentProgram {
-    /// Starts a program with these variables.
+    /// Starts a program with these environment variables.
     ///
     /// # Errors
-    /// Says why it can't be started.
+    /// The reason, if it can't be started.
     pub(super) fn start(entry: &AgentEntry, variables: &[(&str, String)]) -> Result<Self, String> {
         let mut child = spawned(entry, variables)?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
@@ -41,15 +41,15 @@ impl PersistentProgram {
         let reading = begin(move || read_lines(stdout, &sender)).and_then(|()| StreamReader::spawn(stderr));
         let errors = reading.inspect_err(|_| {
             ops::kill_group(child.id());
-            // It has just been ended.
+            // It has just been killed.
             let _ = child.wait();
         })?;
         Ok(Self { child, stdin, lines, errors })
     }
 
-    /// Has it play an episode. Returns what it said, and itself, unless it is of no more use.
+    /// Plays an episode. Returns its outcome, and the program unless it can't be used again.
     pub(super) fn play(mut self, line: &str, limit: Duration) -> (ProgramOutcome, Option<Self>) {
-        // What it wrote after its last report belongs to no episode.
+        // Output after the last report belongs to no episode.
         while self.lines.try_recv().is_ok() {}
         let failed = |this: &Self, reason: String| {
             let errors = this.errors.text(Instant::now() + LAST_WORDS);
@@ -81,12 +81,12 @@ impl PersistentProgram {
 impl Drop for PersistentProgram {
     fn drop(&mut self) {
         ops::kill_group(self.child.id());
-        // It has just been ended.
+        // It has just been killed.
         let _ = self.child.wait();
     }
 }
 
-/// Passes the lines of a stream on. What is left of a line that is too long is left out.
+/// Forwards the lines of a stream, truncating those that are too long.
 fn read_lines(stream: impl Read, sender: &SyncSender<String>) {
     let mut stream = BufReader::new(stream);
     loop {

@@ -1,4 +1,4 @@
-//! What an agent's episode was: its calls as a rollout, and what is logged of it.
+//! The result of an agent's episode: its calls as a rollout, and what is logged about it.
 
 use super::super::episode_store::FinishedEpisode;
 use super::program::{OUTPUT_TAIL_BYTES, ProgramOutcome};
@@ -13,13 +13,13 @@ use crate::run::TurnRow;
 use rlhost_serve::session::{RecordedCall, SessionRecord};
 use serde_json::json;
 
-/// Longest output in the reason of a failure, in bytes.
+/// Maximum length of the output in a failure's reason, in bytes.
 const SHOWN: usize = 300;
 
-/// Longest output in the record of an episode, in bytes.
+/// Maximum length of the output in an episode's record, in bytes.
 const RECORDED: usize = 4096;
 
-/// Bytes of the longest character.
+/// Number of bytes of the longest UTF-8 character.
 const LONGEST_CHARACTER: usize = 4;
 
 /// An episode that has been played.
@@ -30,14 +30,14 @@ pub(super) struct PlayedEpisode {
     /// The reward of each call.
     pub rewards: Vec<Option<f32>>,
     pub seed: u64,
-    /// The end of what the program wrote.
+    /// The end of the program's output.
     pub output: String,
     pub failed: Option<String>,
-    /// The tree of its calls.
+    /// Tree of the episode's calls.
     pub trajectory: Trajectory,
 }
 
-/// What has been warned of in a run: once is enough.
+/// Warnings that a run has given already: each is given once.
 #[derive(Default)]
 pub(super) struct AgentWarnings {
     sampling: bool,
@@ -45,7 +45,7 @@ pub(super) struct AgentWarnings {
 }
 
 impl AgentWarnings {
-    /// Warns of what an agent does that its author may want to know.
+    /// Warns of behaviour that the agent's author may want to know about.
     pub(super) fn warn_of(&mut self, played: &mut PlayedEpisode) {
         if played.record.overrode_sampling && !std::mem::replace(&mut self.sampling, true) {
             tracing::warn!(
@@ -64,15 +64,15 @@ impl AgentWarnings {
 }
 
 impl PlayedEpisode {
-    /// Creates one that could not begin.
+    /// Creates an episode that could not begin.
     pub(super) fn unstarted() -> Self {
         Self { failed: Some("the system has no random numbers for a key".into()), ..Self::default() }
     }
 
-    /// Reads what a program or a driver left.
+    /// Creates an episode from its session and the outcome of its program or driver.
     pub(super) fn new(record: SessionRecord, outcome: ProgramOutcome, seed: u64) -> Self {
         let ProgramOutcome { output, errors, failed } = outcome;
-        // A report may have begun before the part of the output that was kept.
+        // A report may have begun before the part of the output that is left.
         let is_cut = output.len() + LONGEST_CHARACTER > OUTPUT_TAIL_BYTES && !output.trim_end().contains('\n');
         let parsed = if is_cut {
             Err(format!("the agent's last line is longer than {OUTPUT_TAIL_BYTES} bytes"))
@@ -104,7 +104,7 @@ impl PlayedEpisode {
         Self { record, report, rewards: rewards.unwrap_or_default(), seed, output, failed, trajectory }
     }
 
-    /// Returns what the run keeps of it; `filler` is the token of one without calls.
+    /// Returns what the run records of the episode; `filler` is the token of an episode without calls.
     pub(super) fn into_finished(self, name: &str, tokenizer: &Tokenizer, prompt: &Prompt, filler: u32) -> FinishedEpisode {
         let metrics = metrics_of(name, &self);
         let Self { record, rewards, seed, output, failed, trajectory, .. } = self;
@@ -126,18 +126,18 @@ impl PlayedEpisode {
     }
 }
 
-/// Returns the rollout and the episode of a row for which nothing was sampled, after a placeholder that is not trained on.
+/// Returns the rollout and outcome of an episode for which nothing was sampled, with a placeholder token that is not trained on.
 fn placeholder(prompt: &Prompt, filler: u32) -> (Rollout, EpisodeOutcome) {
     let rollout = Rollout { tokens: vec![filler], logp: vec![0.0], replies: vec![(0, 1)], ..Rollout::default() };
     (rollout, EpisodeOutcome { prompt: prompt.text.clone(), messages: "[]".into(), ..EpisodeOutcome::default() })
 }
 
-/// Returns the end of a text, in one line.
+/// Returns the end of a text as one line.
 fn shortened(text: &str) -> String {
     printable(end_of(text.trim(), SHOWN), 2 * SHOWN)
 }
 
-/// Returns the last so many bytes of a text, without half a character.
+/// Returns at most the last `most` bytes of a text, cut at a character boundary.
 fn end_of(text: &str, most: usize) -> &str {
     &text[text.ceil_char_boundary(text.len().saturating_sub(most))..]
 }
@@ -158,12 +158,12 @@ fn conversation(tokenizer: &Tokenizer, call: &RecordedCall) -> (Vec<ChatMessage>
 }
 
 fn turn(tokenizer: &Tokenizer, call: &RecordedCall) -> TurnRow {
-    // Its tokens were decoded when they were sampled.
+    // Its tokens were decoded during sampling.
     let calls = call.text_and_calls(tokenizer).map(|(_, calls)| calls).unwrap_or_default();
     TurnRow { finished: call.call.finished, calls }
 }
 
-/// Returns the metrics of an episode: what its agent reports, and how its calls hang together.
+/// Returns the metrics of an episode: those that its agent reports, and the shape of its tree of calls.
 fn metrics_of(name: &str, played: &PlayedEpisode) -> Vec<Metric> {
     let metric =
         |part: &str, value: f64| Metric { name: format!("{name}/{part}"), value, weight: 1.0, reduction: Reduction::Mean };

@@ -1,4 +1,4 @@
-//! Runs an agent's program for one episode: gives it the row, bounds its time and its output, and ends what it leaves behind.
+//! Runs an agent's program for one episode: passes it the row, limits its time and output, and kills what it leaves running.
 
 use super::tail::StreamTail;
 use crate::config::AgentEntry;
@@ -11,29 +11,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of standard output, and of standard error, that are kept: their ends.
+/// Number of bytes kept from the end of standard output, and of standard error.
 pub(super) const OUTPUT_TAIL_BYTES: usize = 16 << 10;
 
-/// Time for reading the rest of the output when the program has ended. What it started may hold its output open.
+/// Time for reading the remaining output after the program has exited. Its children may hold the output open.
 const REST: Duration = Duration::from_millis(500);
 
-/// Longest time between two looks at whether it has ended.
+/// Maximum interval between checks whether the program has exited.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What a program left.
+/// Outcome of a program's run.
 pub(super) struct ProgramOutcome {
-    /// The end of its standard output.
+    /// The end of the program's standard output.
     pub output: String,
-    /// The end of its standard error.
+    /// The end of the program's standard error.
     pub errors: String,
-    /// Why it failed, if it did.
+    /// Reason of the failure, if the program failed.
     pub failed: Option<String>,
 }
 
-/// Starts a program with these variables. It has only PATH, these, and those that its entry passes on.
+/// Starts a program with these environment variables. Its environment has only PATH, these, and those that its entry passes on.
 ///
 /// # Errors
-/// Says why it can't be started.
+/// The reason, if it can't be started.
 pub(super) fn spawned(entry: &AgentEntry, variables: &[(&str, String)]) -> Result<Child, String> {
     let mut command = Command::new(&entry.command[0]);
     command.args(&entry.command[1..]).env_clear();
@@ -41,13 +41,13 @@ pub(super) fn spawned(entry: &AgentEntry, variables: &[(&str, String)]) -> Resul
     command.envs(passed.filter_map(|name| Some((name, std::env::var_os(name)?))));
     command.envs(variables.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // One that stays outlives the thread that starts it, and ends when nobody writes to it any more.
+    // A persistent program outlives the thread that starts it, and ends when its input is closed.
     ops::in_own_group(&mut command, !entry.persistent);
     command.spawn().map_err(|error| format!("{} can't be started: {error}", entry.command[0]))
 }
 
 impl ProgramOutcome {
-    /// Creates that of a program that said nothing.
+    /// Creates the outcome of a program without output.
     pub(super) fn from_failure(reason: String) -> Self {
         Self { output: String::new(), errors: String::new(), failed: Some(reason) }
     }
@@ -61,7 +61,7 @@ pub(super) fn run(entry: &AgentEntry, variables: &[(&str, String)], input: Strin
     }
 }
 
-/// Waits for a program's end, at most for so long.
+/// Waits until a program exits, for at most `limit`.
 fn followed(mut child: Child, limit: Duration, input: String) -> ProgramOutcome {
     let begun = Instant::now();
     let streams = ProgramStreams::from_child(&mut child, input);
@@ -74,7 +74,7 @@ fn followed(mut child: Child, limit: Duration, input: String) -> ProgramOutcome 
         }
         pause = (2 * pause).min(POLL_INTERVAL);
     }
-    // Before its status is taken, its id can't be another's.
+    // Until its status is collected, its id can't be reused.
     ops::kill_group(child.id());
     let failed = match child.wait() {
         _ if failed.is_some() => failed,
@@ -95,7 +95,7 @@ fn has_ended(child: &mut Child) -> bool {
     !matches!(child.try_wait(), Ok(None))
 }
 
-/// The output of a program, read by threads.
+/// Output streams of a program, read by threads.
 struct ProgramStreams {
     output: StreamReader,
     errors: StreamReader,
@@ -105,7 +105,7 @@ impl ProgramStreams {
     /// Writes a program's input and reads its output.
     fn from_child(child: &mut Child, input: String) -> Result<Self, String> {
         if let Some(mut stdin) = child.stdin.take() {
-            // It may be longer than a pipe takes, and the program need not read it.
+            // The input may be larger than the pipe's buffer, and the program need not read it.
             begin(move || drop(stdin.write_all(input.as_bytes())))?;
         }
         let none = || "has no output".to_owned();
@@ -113,14 +113,14 @@ impl ProgramStreams {
         Ok(Self { output, errors: StreamReader::spawn(child.stderr.take().ok_or_else(none)?)? })
     }
 
-    /// Returns the ends of both, when the program has ended.
+    /// Returns the ends of standard output and standard error, once the program has exited.
     fn texts(self) -> (String, String) {
         let until = Instant::now() + REST;
         (self.output.text(until), self.errors.text(until))
     }
 }
 
-/// A stream that a thread reads, which stops when this is dropped.
+/// A stream that a thread reads; the thread stops when this is dropped.
 pub(super) struct StreamReader {
     tail: Arc<Mutex<StreamTail>>,
     /// Disconnected at the end of the stream.
@@ -129,10 +129,10 @@ pub(super) struct StreamReader {
 }
 
 impl StreamReader {
-    /// Reads a stream to its end, keeping the last of it.
+    /// Reads a stream to its end and keeps the last bytes.
     ///
     /// # Errors
-    /// If no thread can be had.
+    /// If no thread can be started.
     pub(super) fn spawn(mut stream: impl UnixPipe) -> Result<Self, String> {
         let (tail, stop) = (Arc::new(Mutex::new(StreamTail::new(OUTPUT_TAIL_BYTES))), Arc::<AtomicBool>::default());
         let (sender, ended) = channel::<()>();
@@ -155,7 +155,7 @@ impl StreamReader {
         Ok(Self { tail, ended, stop })
     }
 
-    /// Returns what was read, at its end or at this time. What a program has started may hold its output open.
+    /// Returns the end of what was read, once the stream has ended or at `until`. A program's children may hold its output open.
     pub(super) fn text(&self, until: Instant) -> String {
         let _ = self.ended.recv_timeout(until.saturating_duration_since(Instant::now()));
         self.tail.lock().unwrap_or_else(PoisonError::into_inner).text()
@@ -168,19 +168,19 @@ impl Drop for StreamReader {
     }
 }
 
-/// A stream of a program.
+/// An output stream of a program.
 #[cfg(unix)]
 pub(super) trait UnixPipe: Read + std::os::fd::AsRawFd + Send + 'static {}
 #[cfg(unix)]
 impl<T: Read + std::os::fd::AsRawFd + Send + 'static> UnixPipe for T {}
 
-/// A stream of a program.
+/// An output stream of a program.
 #[cfg(not(unix))]
 pub(super) trait Pipe: Read + Send + 'static {}
 #[cfg(not(unix))]
 impl<T: Read + Send + 'static> UnixPipe for T {}
 
-/// Waits a little for what can be read.
+/// Waits briefly for data; returns whether there is some.
 #[cfg(unix)]
 fn is_readable(stream: &impl UnixPipe) -> std::io::Result<bool> {
     ops::readable_within(stream, REST)
@@ -191,10 +191,10 @@ fn is_readable(_: &impl UnixPipe) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// Runs work on a thread of its own.
+/// Runs work on a new thread.
 ///
 /// # Errors
-/// If none can be had.
+/// If no thread can be started.
 pub(super) fn begin(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
     let begun = thread::Builder::new().name("agent".into()).spawn(work);
     begun.map(drop).map_err(|error| format!("can't be followed: no thread can be had ({error})"))

@@ -1,20 +1,20 @@
-//! What an agent says of its episode: the last line of its output.
+//! An agent's report on its episode: the last line of its output.
 
 use crate::config::{json, printable};
 use crate::episode::sum;
 use crate::plugin::LARGEST_SCORE;
 use serde_json::{Map, Value};
 
-/// Longest text in an error, in bytes.
+/// Maximum length of a text in an error, in bytes.
 const SHOWN: usize = 200;
 
-/// Maximum number of metrics, and bytes of the name of one.
+/// Maximum number of metrics, and maximum length of a metric's name in bytes.
 const METRICS: (usize, usize) = (64, 64);
 
-/// Metrics of agents that a run computes.
+/// Names of the agents' metrics that the run computes itself.
 pub(super) const OWN: [&str; 3] = ["calls", "branches", "reread_tokens"];
 
-/// Says what is wrong with the report of a driver, if it can't be one.
+/// Checks a driver's report.
 ///
 /// # Errors
 /// As [`AgentReport::parse`].
@@ -22,22 +22,22 @@ pub(super) fn check(report: &Map<String, Value>) -> Result<(), String> {
     AgentReport::from_map(report).map(drop)
 }
 
-/// What an agent says of its episode.
+/// Report of an agent on its episode.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct AgentReport {
-    /// The reward that it gives itself.
+    /// Reward of the whole episode.
     pub reward: Option<f32>,
-    /// Instead, the reward of each call, in the order in which they began.
+    /// Rewards of the calls instead, in the order in which the calls began.
     pub turn_rewards: Option<Vec<Option<f32>>>,
-    /// Its metrics.
+    /// Metrics that the agent reports.
     pub metrics: Vec<(String, f64)>,
 }
 
 impl AgentReport {
-    /// Reads the last line of an output, if it is an object with a reward or metrics. Another line says nothing.
+    /// Parses the last line of an output, if it is an object with a reward or metrics. Any other line is an empty report.
     ///
     /// # Errors
-    /// If it looks like a report but can't be one; says what is wrong.
+    /// The fault, if the line looks like a report but is not valid.
     pub(super) fn parse(output: &str) -> Result<Self, String> {
         let Some(line) = output.lines().map(str::trim).rfind(|line| !line.is_empty()).filter(|line| line.starts_with('{')) else {
             return Ok(Self::default());
@@ -82,13 +82,13 @@ impl AgentReport {
         Ok(Self { reward, turn_rewards, metrics: given.iter().map(metric).collect::<Result<_, _>>()? })
     }
 
-    /// Returns the reward of each call of an episode with so many.
+    /// Returns the reward of each of an episode's `calls`.
     ///
     /// # Errors
-    /// If it has another number of them, or their sum is too large.
+    /// If their number differs, or their sum is too large.
     pub(super) fn of_calls(&self, calls: usize) -> Result<Vec<Option<f32>>, String> {
         let Some(rewards) = &self.turn_rewards else {
-            // The reward is of the whole episode, and known at its end.
+            // The reward is of the whole episode, so it belongs to the last call.
             let mut rewards = vec![None; calls];
             if let Some(last) = rewards.last_mut() {
                 *last = self.reward;
@@ -105,7 +105,7 @@ impl AgentReport {
     }
 }
 
-/// Returns a reward; none of null.
+/// Parses a reward; `null` is none.
 fn score(given: &Value) -> Result<Option<f32>, String> {
     let is_score = |reward: &f64| reward.abs() <= f64::from(LARGEST_SCORE);
     match number(given).filter(is_score) {
@@ -115,7 +115,7 @@ fn score(given: &Value) -> Result<Option<f32>, String> {
     }
 }
 
-/// Returns a number; a truth is 1 or 0.
+/// Parses a number; booleans are 1 and 0.
 fn number(value: &Value) -> Option<f64> {
     value.as_f64().or(value.as_bool().map(|value| f64::from(u8::from(value))))
 }

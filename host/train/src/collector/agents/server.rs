@@ -1,4 +1,4 @@
-//! Where agents ask: a server that stays for the whole run, so that its address does, and whose engine is each generation's.
+//! The agents' server. It keeps running, and keeps its address, for the whole run; each generation has its own engine.
 
 use crate::config::AgentEntry;
 use crate::data::Tokenizer;
@@ -18,28 +18,28 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where the run's own programs ask: nobody but this machine reaches it.
+/// Host for the run's own programs: reachable only from this machine.
 const HOST: &str = "127.0.0.1";
 
-/// The variable with the key of drivers elsewhere.
+/// Environment variable with the API key of external drivers.
 const KEY: &str = "RLHOST_AGENT_KEY";
 
-/// Longest time that a request of a driver waits for an episode.
+/// Maximum time that a driver's request waits for an episode.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// Time for the answers under way when the run ends.
+/// Time that open requests get when the run ends.
 const DRAINING: Duration = Duration::from_millis(500);
 
-/// A running server of agents.
+/// A running server for agents.
 pub(super) struct AgentServer {
     server: InferenceServer,
     pub sessions: Arc<Sessions>,
-    /// Episodes for drivers elsewhere, if these play.
+    /// Episodes for external drivers, if these play.
     pub tasks: Option<Arc<TaskQueue>>,
 }
 
 impl AgentServer {
-    /// Listens: at the address for drivers elsewhere if there is one, or else where the run's own programs find it.
+    /// Starts the server, at the address for external drivers if there is one, or else on a free local port.
     ///
     /// # Errors
     /// If it can't listen there, or has no key for drivers.
@@ -64,10 +64,10 @@ impl AgentServer {
         Ok(Self { server, sessions, tasks })
     }
 
-    /// Starts to answer with a policy's weights.
+    /// Starts an engine with a policy's weights.
     ///
     /// # Errors
-    /// If no thread can be had.
+    /// If no thread can be started.
     pub(super) fn answer_with(
         &self,
         model: IncrementalDecoder,
@@ -78,7 +78,7 @@ impl AgentServer {
         let options = EngineOptions {
             max_model_len: model.architecture().max_positions,
             max_num_seqs: plan.max_num_seqs,
-            // Each episode may have as many requests under way as it has calls.
+            // Each episode may have as many requests in flight as it has calls.
             max_waiting: entry.max_concurrent.saturating_mul(plan.episode_limits.turns).saturating_mul(2),
             cache_bytes: usize::try_from(EngineOptions::default_cache_bytes()).unwrap_or(usize::MAX),
         };
@@ -104,7 +104,7 @@ fn failed(error: io::Error) -> Error {
     Error::setting("agent", format!("can't be answered: {error}"))
 }
 
-/// Returns the keys of drivers: those of a file, that of a variable, or a new one in the run's folder.
+/// Returns the API keys of drivers: from a file, from the environment, or a new one in the run's folder.
 fn keys_of(entry: &AgentEntry, folder: &Path) -> Result<Vec<String>> {
     let wrong = |detail: String| Error::setting("agent", detail);
     if let Some(file) = &entry.api_key_file {
@@ -117,7 +117,7 @@ fn keys_of(entry: &AgentEntry, folder: &Path) -> Result<Vec<String>> {
     }
     let file = RunFiles(folder).agent_key();
     let made = new_key().map_err(io::Error::other).and_then(|key| {
-        // Only its owner can read it.
+        // Only the owner can read this file.
         let mut made = tempfile::NamedTempFile::new_in(folder)?;
         writeln!(made, "{key}")?;
         made.persist(&file)?;
@@ -128,7 +128,7 @@ fn keys_of(entry: &AgentEntry, folder: &Path) -> Result<Vec<String>> {
     Ok(vec![key])
 }
 
-/// Returns a key that nobody can guess.
+/// Returns a new random key.
 pub(super) fn new_key() -> std::result::Result<String, rand::rngs::SysError> {
     let [a, b] = [SysRng.try_next_u64()?, SysRng.try_next_u64()?];
     Ok(format!("rlhost-{a:016x}{b:016x}"))

@@ -2,29 +2,29 @@
 
 use std::collections::VecDeque;
 
-/// The last bytes of a stream.
+/// A ring buffer of a stream's last bytes.
 pub(super) struct StreamTail {
     most: usize,
     bytes: VecDeque<u8>,
 }
 
 impl StreamTail {
-    /// Creates one that keeps this many bytes.
+    /// Creates a buffer of `most` bytes.
     pub(super) fn new(most: usize) -> Self {
         Self { most, bytes: VecDeque::new() }
     }
 
-    /// Adds bytes.
+    /// Appends bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend(&bytes[bytes.len().saturating_sub(self.most)..]);
         let extra = self.bytes.len().saturating_sub(self.most);
         self.bytes.drain(..extra);
     }
 
-    /// Returns them as text. What is no UTF-8 is replaced.
+    /// Returns the bytes as text, with invalid UTF-8 replaced.
     pub(super) fn text(&self) -> String {
         let (a, b) = self.bytes.as_slices();
-        // A character that was cut in the middle is left out.
+        // Drop a character that was cut.
         let bytes = [a, b].concat();
         let cut =
             if bytes.len() == self.most { bytes.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count() } else { 0 };

@@ -1,4 +1,4 @@
-//! One server: brings it to a version of the policy, proves that it computes with it, and asks it for completions.
+//! A connection to one server: loads a version of the policy, verifies that the server computes with it, and requests completions.
 
 use super::publisher::PublishedPolicy;
 use crate::config::RolloutSync;
@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Mean difference of log-probabilities above which a server has another model.
+/// Mean difference of log-probabilities above which a server must have another model.
 const OTHER_MODEL: f64 = 0.25;
 
-/// How much larger a difference may be than the one that was measured at first, and at least, both for one precision.
+/// Largest tolerated difference: a multiple of the one measured first, and a minimum. Both are for one precision.
 const NOISE: (f64, f64) = (8.0, 1e-4);
 
-/// Tokens that are sampled after each beginning of the probe.
+/// Number of tokens that are sampled after each prefix of the probe.
 const SAMPLES: usize = 8;
 
 /// Why a server can't be used.
@@ -42,7 +42,7 @@ pub(super) enum ServerFault {
 }
 
 impl ServerFault {
-    /// Returns whether waiting can't help.
+    /// Returns whether waiting is useless.
     pub(super) fn is_lasting(&self) -> bool {
         match self {
             Self::OtherModel { .. } => true,
@@ -52,13 +52,13 @@ impl ServerFault {
     }
 }
 
-/// A server that computes with a version of the policy.
+/// A server that has loaded a version of the policy.
 #[derive(Clone, Debug)]
 pub(super) struct SyncedServer {
     server: ServerDescription,
     /// Name of the weights in requests.
     model: String,
-    /// The server's own name for the version, which each token must have; none for a server that names none.
+    /// The server's own name for the version, which each token must carry; none for a server without version names.
     label: Option<String>,
     published: Arc<PublishedPolicy>,
     /// The version of the policy.
@@ -67,18 +67,18 @@ pub(super) struct SyncedServer {
     pub difference: f64,
 }
 
-/// A server and how it was reached.
+/// A connection to a server.
 pub(super) struct Connection {
     client: InferenceClient,
-    /// Time for an answer.
+    /// Time limit of an answer.
     patience: Duration,
-    /// The bits of the first difference that was measured; 0 before.
+    /// Bits of the first measured difference; 0 before it is measured.
     noise: AtomicU64,
-    /// When the server was last proved to compute with the policy.
+    /// Time of the last successful verification.
     proved_at: Mutex<Instant>,
 }
 
-/// Interval of proving a server that names no versions while it computes.
+/// Interval of verifying a server without version names while it computes.
 const PROOF: Duration = Duration::from_secs(2);
 
 impl Connection {
@@ -86,17 +86,18 @@ impl Connection {
         Self { client, patience, noise: AtomicU64::new(0), proved_at: Mutex::new(Instant::now()) }
     }
 
-    /// Returns its scheme, name and port.
+    /// Returns the server's scheme, name and port.
     pub(super) fn name(&self) -> &str {
         self.client.server()
     }
 
-    /// Returns whether it answers at all.
+    /// Returns whether the server answers at all.
     pub(super) fn is_alive(&self) -> bool {
         self.client.is_alive()
     }
 
-    /// Has the server load a version, whatever it has, and proves that it computes with it. `before` is what it served so far.
+    /// Has the server load a version, whatever it has loaded now, and verifies that it computes with it. `before` is what it served until
+    /// now.
     pub(super) fn bring_up(
         &self,
         published: &Arc<PublishedPolicy>,
@@ -118,7 +119,7 @@ impl Connection {
         }
     }
 
-    /// Returns how far a server's log-probabilities are from the trainer's, if no further than its precision explains.
+    /// Returns the difference between a server's log-probabilities and the trainer's, if the server's precision explains it.
     fn prove(&self, serving: &SyncedServer) -> Result<f64, ServerFault> {
         let published = &serving.published;
         let difference = published.probe.difference(|beginning| self.sample(serving, beginning))?;
@@ -128,7 +129,7 @@ impl Connection {
             return Err(ServerFault::OtherModel { found: difference });
         }
         if noise == 0.0 {
-            // Not zero, which says that nothing was measured.
+            // Zero means that nothing was measured.
             self.noise.store(difference.max(f64::MIN_POSITIVE).to_bits(), Ordering::Relaxed);
         } else if difference > allowed {
             return Err(ServerFault::OtherWeights { found: difference, allowed });
@@ -137,7 +138,7 @@ impl Connection {
         Ok(difference)
     }
 
-    /// Returns tokens that a server samples after a text, each with its log-probability under the model's plain logits.
+    /// Samples tokens after a text, each with its log-probability under the model's plain logits.
     fn sample(&self, serving: &SyncedServer, text: &[u32]) -> Result<Vec<(u32, f32)>, InferenceFailure> {
         let parameters = SamplingParameters {
             max_tokens: 1,
@@ -172,15 +173,15 @@ impl Connection {
         published: &PublishedPolicy,
         before: Option<&SyncedServer>,
     ) -> Result<(String, Option<String>), InferenceFailure> {
-        // It may have been loaded before the server was lost.
+        // It may have been loaded before the connection was lost.
         let _ = self.client.unload_adapter(&published.name);
         self.client.load_adapter(&published.name, &published.folder, self.patience())?;
         if let Some(before) = before.filter(|before| before.model != published.name) {
-            // A server that has started again does not know it.
+            // A restarted server does not know the adapter.
             let _ = self.client.unload_adapter(&before.model);
         }
         let label = match server.kind {
-            // A name that is never used again is as good as a version.
+            // Names are never reused, so they serve as versions.
             ServerKind::Vllm => None,
             ServerKind::Rlhost => self.client.weight_info()?.adapters.remove(&published.name),
         };
@@ -198,13 +199,13 @@ impl Connection {
             ServerKind::Vllm => self.client.set_weight_version(&published.name),
             ServerKind::Rlhost => Ok(()),
         });
-        // Others may use the server, too.
+        // Other clients may use the server, too.
         self.client.resume()?;
         loaded?;
         Ok((server.model.clone(), Some(self.client.weight_info()?.model)))
     }
 
-    /// Asks for completions, all of whose tokens were written with this version.
+    /// Requests completions, all of whose tokens were written with this version.
     pub(super) fn complete(&self, serving: &SyncedServer, request: &CompletionRequest) -> Result<Vec<Completion>, ServerFault> {
         let room = serving.server.max_model_len.map_or(usize::MAX, |most| most.saturating_sub(request.prompt.len()));
         let mut request = request.clone();
@@ -232,7 +233,7 @@ impl Connection {
             }
         }
         if completions.iter().any(|completion| completion.versions.is_empty()) {
-            // It does not say which weights wrote a token, but whether others came since.
+            // The server does not say which weights wrote a token, but whether new ones were loaded since.
             let now = self.client.weight_info()?.model;
             if now != *expected {
                 return wrong(&now);
@@ -241,10 +242,10 @@ impl Connection {
         Ok(completions)
     }
 
-    /// Removes what was loaded under a name of the run.
+    /// Unloads what the run loaded on the server.
     pub(super) fn forget(&self, serving: &SyncedServer) {
         if serving.model != serving.server.model {
-            // A server that is gone has none.
+            // A server that is gone has nothing loaded.
             let _ = self.client.unload_adapter(&serving.model);
         }
     }

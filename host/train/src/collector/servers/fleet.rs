@@ -1,6 +1,6 @@
-//! The servers of a run: a thread that gives them weights and work. Requests of a server that fails go to others; a server that comes
-//! back gets the current weights first. Nothing waits for ever: each request has a time limit, servers that compute are asked for signs
-//! of life, and without any server, what waits fails.
+//! Dispatches weights and requests to the servers of a run, in a thread. Requests of a server that fails are given to others; a server that
+//! comes back gets the current weights first. Nothing waits forever: each request has a time limit, busy servers are checked for liveness,
+//! and waiting requests fail if there is no server.
 
 use super::connection::{Connection, ServerFault, SyncedServer};
 use super::publisher::PublishedPolicy;
@@ -11,16 +11,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Interval of looking at the servers.
+/// Interval of the dispatcher's loop.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Interval of asking a server that computes for a sign of life.
+/// Interval of liveness checks of a busy server.
 const CHECK: Duration = Duration::from_secs(2);
 
-/// The longest interval of trying a server that is lost.
+/// Maximum interval between attempts to reach a lost server.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
-/// Requests under way at one server, at most.
+/// Maximum number of requests in flight at one server.
 const MOST_REQUESTS: usize = 64;
 
 /// A request for completions.
@@ -28,34 +28,34 @@ const MOST_REQUESTS: usize = 64;
 pub(super) struct CompletionJob {
     /// The request, without the names of weights.
     pub request: CompletionRequest,
-    /// Its place among the jobs that were submitted together.
+    /// Index of the job in its batch.
     pub place: usize,
 }
 
-/// What became of a job.
+/// Completed job.
 #[derive(Debug)]
 pub(super) struct FinishedJob {
     pub place: usize,
     pub completions: Vec<Completion>,
-    /// The version of the policy that wrote them.
+    /// Policy version that wrote the completions.
     pub version: u64,
 }
 
-/// What became of the jobs that were submitted together.
+/// Results of jobs that were submitted together.
 #[derive(Debug, Default)]
 pub(super) struct JobBatch {
     pub done: Vec<FinishedJob>,
-    /// Number of times that a job was given to another server.
+    /// Number of times that a job was reassigned to another server.
     pub retried: u64,
-    /// Number of servers that could be used at the end.
+    /// Number of servers that were usable at the end.
     pub servers: usize,
     /// The largest difference of a server's log-probabilities from the policy's.
     pub difference: f64,
-    /// What has happened to servers.
+    /// Warnings about servers.
     pub warnings: Vec<String>,
 }
 
-/// Jobs that were submitted together, or why they can't be done.
+/// Results of jobs that were submitted together, or the reason for their failure.
 pub(super) type JobBatchResult = Result<JobBatch, String>;
 
 enum FleetMessage {
@@ -67,15 +67,15 @@ enum FleetMessage {
     Stop,
 }
 
-/// A running thread with its servers. Dropping it ends it.
+/// Handle of the dispatcher's thread. Dropping it stops the thread.
 pub(super) struct Fleet {
     sender: Sender<FleetMessage>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Fleet {
-    /// Starts to serve a run. What waits fails when there has been no server for `patience`; at most `sequences` are computed at one
-    /// server at a time, if it is asked for so many in one request at all.
+    /// Starts the dispatcher. Waiting jobs fail once there has been no server for `patience`. A server computes at most `sequences`
+    /// sequences at a time, except for a single request with more.
     pub(super) fn start(connections: Vec<Connection>, patience: Duration, sequences: usize) -> std::io::Result<Self> {
         let (sender, receiver) = channel();
         let own = sender.clone();
@@ -98,13 +98,13 @@ impl Fleet {
         Ok(Self { sender, thread: Some(thread) })
     }
 
-    /// Has all servers compute with these weights from now on.
+    /// Makes all servers compute with these weights from now on.
     pub(super) fn publish(&self, published: Arc<PublishedPolicy>) {
-        // A thread that has ended answers nothing, which the next submission finds.
+        // If the thread has ended, the next submission notices.
         let _ = self.sender.send(FleetMessage::Publish(published));
     }
 
-    /// Submits jobs. What becomes of them can be received once.
+    /// Submits jobs. The receiver gets their results once.
     pub(super) fn submit(&self, jobs: Vec<CompletionJob>) -> Receiver<JobBatchResult> {
         let (sender, receiver) = channel();
         let _ = self.sender.send(FleetMessage::Submit(jobs, sender));
@@ -116,16 +116,16 @@ impl Drop for Fleet {
     fn drop(&mut self) {
         let _ = self.sender.send(FleetMessage::Stop);
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed.
+            // A panic has already been printed.
             let _ = thread.join();
         }
     }
 }
 
-/// Whether a server can be used.
+/// Availability of a server.
 enum ServerAvailability {
     Ready(Arc<SyncedServer>),
-    /// Since when it can't, why if it was tried, and when it is tried again.
+    /// The server can't be used; `reason` is set if it was tried.
     Down {
         since: Instant,
         reason: Option<ServerFault>,
@@ -137,13 +137,13 @@ enum ServerAvailability {
 struct FleetMember {
     connection: Arc<Connection>,
     state: ServerAvailability,
-    /// What it served last.
+    /// What the server served last.
     served: Option<Arc<SyncedServer>>,
-    /// Whether a thread brings it to a version.
+    /// Whether a thread is updating it to a version.
     is_updating: bool,
-    /// Sequences under way, and requests.
+    /// Number of sequences in flight, and of requests.
     under_way: (usize, usize),
-    /// Counts the times that it was lost: what was asked before is no longer waited for.
+    /// Number of times that the server was lost; answers to requests from before are ignored.
     incarnation: u64,
     checked_at: Instant,
     is_checking: bool,
@@ -164,13 +164,13 @@ impl FleetMember {
         }
     }
 
-    /// Returns whether it has never served the run, and waiting can't change that.
+    /// Returns whether the server has never served the run, and waiting can't change that.
     fn is_unfit(&self) -> bool {
         let lasting = matches!(&self.state, ServerAvailability::Down { reason: Some(reason), .. } if reason.is_lasting());
         lasting && self.served.is_none()
     }
 
-    /// Returns what it serves, if it can take a job with this version now.
+    /// Returns what the server serves, if it can take a job with this version now.
     fn ready(&self, version: u64) -> Option<&Arc<SyncedServer>> {
         match &self.state {
             ServerAvailability::Ready(serving) if !self.is_updating && serving.version == version => Some(serving),
@@ -179,11 +179,11 @@ impl FleetMember {
     }
 }
 
-/// A job that is not done.
+/// An unfinished job.
 struct PendingJob {
     job: CompletionJob,
     ticket: u64,
-    /// The servers that compute it.
+    /// The servers that are computing the job.
     servers: Vec<usize>,
 }
 
@@ -200,10 +200,10 @@ struct Dispatcher {
     queue: VecDeque<u64>,
     pending: BTreeMap<u64, PendingJob>,
     tickets: BTreeMap<u64, Ticket>,
-    /// The next number of a job or ticket.
+    /// Next number of a job or ticket.
     next: u64,
     sender: Sender<FleetMessage>,
-    /// What has happened since a batch was done.
+    /// Warnings since the last finished batch.
     warnings: Vec<String>,
     patience: Duration,
     sequences: usize,
@@ -264,7 +264,7 @@ impl Dispatcher {
         self.end_if_done(number);
     }
 
-    /// Starts to bring servers to the newest version: those that have another, and lost ones that are due.
+    /// Starts updating servers to the newest version: those with another version, and lost ones whose retry is due.
     fn update_members(&mut self) {
         let Some(published) = self.published.clone() else { return };
         let now = Instant::now();
@@ -282,7 +282,7 @@ impl Dispatcher {
                 let result = connection.bring_up(&published, before.as_deref());
                 let _ = sender.send(FleetMessage::Updated { server, result });
             };
-            // Where no more threads are to be had, it is tried again.
+            // If no thread can be started, it is retried later.
             member.is_updating = thread::Builder::new().name("weights".into()).spawn(update).is_ok();
         }
     }
@@ -304,7 +304,7 @@ impl Dispatcher {
         }
     }
 
-    /// Takes a server's work away from it, and tries it again later.
+    /// Takes the work away from a lost server, and schedules a retry.
     fn lost(&mut self, server: usize, reason: ServerFault) {
         let now = Instant::now();
         let member = &mut self.members[server];
@@ -333,7 +333,7 @@ impl Dispatcher {
         }
     }
 
-    /// Puts a job that no server computes back to the front of the queue.
+    /// Puts a job back at the front of the queue if no server computes it.
     fn requeue(&mut self, id: u64) {
         let Some(pending) = self.pending.get(&id).filter(|pending| pending.servers.is_empty()) else { return };
         if let Some(ticket) = self.tickets.get_mut(&pending.ticket) {
@@ -342,7 +342,7 @@ impl Dispatcher {
         self.queue.push_front(id);
     }
 
-    /// Asks servers that compute for a sign of life.
+    /// Checks whether busy servers are alive.
     fn check_members(&mut self) {
         for (server, member) in self.members.iter_mut().enumerate() {
             let is_busy = member.under_way.1 > 0 || member.is_updating;
@@ -358,7 +358,7 @@ impl Dispatcher {
         }
     }
 
-    /// Gives waiting jobs to the servers with the least to do.
+    /// Assigns waiting jobs to the least busy servers.
     fn assign(&mut self) {
         let Some(version) = self.published.as_ref().map(|published| published.version) else { return };
         while let Some(&id) = self.queue.front() {
@@ -382,7 +382,7 @@ impl Dispatcher {
                 let _ = sender.send(FleetMessage::Answered { server, incarnation, job: id, version, result });
             };
             if thread::Builder::new().name("rollout".into()).spawn(ask).is_err() {
-                // When others have ended, there is room for it.
+                // There will be room once other jobs have finished.
                 return;
             }
             if member.under_way.1 == 0 {
@@ -405,7 +405,7 @@ impl Dispatcher {
         let member = &mut self.members[server];
         let is_current = member.incarnation == incarnation;
         let Some(pending) = self.pending.get_mut(&job) else {
-            // Another server was faster, or its ticket has failed.
+            // Another server was faster, or the ticket has failed.
             if is_current {
                 member.under_way.1 = member.under_way.1.saturating_sub(1);
             }
@@ -442,7 +442,7 @@ impl Dispatcher {
         self.end_if_done(pending.ticket);
     }
 
-    /// Counts a job that is no longer waited for out of the servers that still compute it.
+    /// Releases the capacity that an abandoned job takes on the servers that still compute it.
     fn give_room(&mut self, pending: &PendingJob) {
         for &server in &pending.servers {
             let (sequences, _) = &mut self.members[server].under_way;
@@ -462,11 +462,11 @@ impl Dispatcher {
         (batch.servers, batch.difference) = ready.fold((0, 0.0), |(count, most), one| (count + 1, f64::max(most, one)));
         batch.warnings = std::mem::take(&mut self.warnings);
         batch.done.sort_by_key(|done| done.place);
-        // Who has submitted it may be gone.
+        // The submitter may be gone.
         let _ = reply.send(Ok(batch));
     }
 
-    /// Ends what waits if there has been no server for too long.
+    /// Fails waiting jobs if there has been no server for too long.
     fn give_up(&mut self) {
         if self.tickets.is_empty() || self.published.is_none() {
             return;
@@ -489,7 +489,7 @@ impl Dispatcher {
         tickets.into_iter().for_each(|ticket| self.fail(ticket, &why));
     }
 
-    /// Ends the jobs that were submitted together, with a reason.
+    /// Fails the jobs of a ticket.
     fn fail(&mut self, ticket: u64, why: &str) {
         let given_up: Vec<u64> =
             self.pending.iter().filter_map(|(id, pending)| (pending.ticket == ticket).then_some(*id)).collect();
@@ -499,14 +499,14 @@ impl Dispatcher {
             }
         }
         if let Some(ticket) = self.tickets.remove(&ticket) {
-            // Who has submitted it may be gone.
+            // The submitter may be gone.
             let _ = ticket.reply.send(Err(why.to_owned()));
         }
     }
 }
 
 impl PendingJob {
-    /// Notes that a server no longer computes it. Returns whether it did.
+    /// Records that a server no longer computes the job. Returns whether it did.
     fn leaves(&mut self, server: usize) -> bool {
         let before = self.servers.len();
         self.servers.retain(|other| *other != server);
@@ -514,7 +514,7 @@ impl PendingJob {
     }
 }
 
-/// Names the server of a trouble that does not.
+/// Adds the server's name to a fault that lacks it.
 fn described(name: &str, trouble: &ServerFault) -> String {
     match trouble {
         ServerFault::Failed(failure) => failure.to_string(),

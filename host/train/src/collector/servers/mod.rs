@@ -1,8 +1,8 @@
 //! Rollouts of inference servers: vLLM or `rlhost serve`, on this machine or others.
 //!
-//! Each version of the policy is written as files, which the servers load before they are asked for more. A completion counts only if
-//! all of its tokens were written with the version that the run expects: by the server's own account, and because the server computes
-//! the log-probabilities of a text as the trainer does.
+//! Each version of the policy is written to files, which the servers load before they get further requests. A completion counts only if all
+//! of its tokens were written with the expected version: according to the server itself, and because the server computes the same
+//! log-probabilities of a text as the trainer.
 
 mod connection;
 mod fleet;
@@ -32,13 +32,13 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-/// The environment variable with the servers' API key.
+/// Environment variable with the servers' API key.
 pub(crate) const KEY: &str = "RLHOST_ROLLOUT_API_KEY";
 
-/// Completions of one request, at most.
+/// Maximum number of completions per request.
 const MOST_SAMPLES: usize = 64;
 
-/// Has servers write completions. The first rank asks for those of all ranks.
+/// Rollout source that uses inference servers. The first rank sends the requests of all ranks.
 pub(super) struct ServerSource {
     turns: Rc<TurnGenerator>,
     plan: Rc<RolloutPlan>,
@@ -48,14 +48,14 @@ pub(super) struct ServerSource {
     running: Option<RunningFleet>,
 }
 
-/// A prompt as servers get it.
+/// A prompt as sent to servers.
 #[derive(Deserialize, Serialize)]
 struct ServedPrompt {
     row: u64,
     tokens: Vec<u32>,
 }
 
-/// What servers have written for all ranks.
+/// Completions that servers have written for all ranks.
 #[derive(Deserialize, Serialize)]
 struct ServerRollouts {
     rollouts: Vec<Rollout>,
@@ -63,16 +63,16 @@ struct ServerRollouts {
     warnings: Vec<String>,
 }
 
-/// What exists once there are prompts.
+/// The fleet and its publisher, created with the first prompts.
 struct RunningFleet {
-    // Dropped first: servers are told to forget what they have read before its files go.
+    // Dropped first, so that servers unload what they have read before its files are deleted.
     fleet: Fleet,
     publisher: Publisher,
-    /// What was submitted, by generation.
+    /// Submitted generations, by number.
     begun: BTreeMap<u64, SubmittedGeneration>,
 }
 
-/// Completions that servers write.
+/// A generation that servers are writing.
 struct SubmittedGeneration {
     outcome: Receiver<JobBatchResult>,
     /// Seconds that writing the weights took.
@@ -80,7 +80,7 @@ struct SubmittedGeneration {
 }
 
 impl ServerSource {
-    /// Creates a source that asks these servers, with a policy whose other files are those of `source`.
+    /// Creates a source that uses these servers; a published policy takes its other files from `source`.
     pub(super) fn new(
         turns: Rc<TurnGenerator>,
         plan: Rc<RolloutPlan>,
@@ -108,7 +108,7 @@ impl ServerSource {
         self.running.as_mut().ok_or(Error::Bug("no rollout servers"))
     }
 
-    /// Hands servers the policy and a request for all ranks' prompts.
+    /// Submits the policy and the requests for all ranks' prompts.
     fn submit(
         &mut self,
         prompts: &[ServedPrompt],
@@ -161,10 +161,10 @@ impl ServerSource {
     }
 }
 
-/// Creates a client of a server, with the API key of the environment.
+/// Creates a client for a server, with the API key from the environment.
 ///
 /// # Errors
-/// If the URL is none, or the key has characters that a header may not have.
+/// If the URL is invalid, or the key has characters that a header may not have.
 pub(crate) fn client(url: &str) -> Result<InferenceClient> {
     let key = std::env::var(KEY).ok().filter(|key| !key.is_empty());
     if key.as_ref().is_some_and(|key| !key.bytes().all(|byte| byte.is_ascii_graphic())) {
@@ -173,7 +173,7 @@ pub(crate) fn client(url: &str) -> Result<InferenceClient> {
     InferenceClient::new(url, key).map_err(|detail| Error::setting("rollout_server", detail))
 }
 
-/// Returns the text that servers are probed with: a prompt, or, if that is too short to say anything, with its tokens repeated.
+/// Returns the text of the probe: a prompt, with its tokens repeated if it is too short.
 fn probe_of(prompt: &ServedPrompt) -> Vec<u32> {
     const LEAST: usize = 16;
     let mut tokens = prompt.tokens.clone();
@@ -184,7 +184,7 @@ fn probe_of(prompt: &ServedPrompt) -> Vec<u32> {
 }
 
 impl ServerSource {
-    /// Returns the prompts of all ranks, in their order, and which of them are this rank's.
+    /// Returns the prompts of all ranks in order, and the range of this rank's.
     fn all_prompts(&self, request: &RolloutRequest<'_>) -> Result<(Vec<ServedPrompt>, Range<usize>)> {
         let served = |prompt: &Arc<Prompt>| ServedPrompt { row: prompt.row as u64, tokens: prompt.tokens.clone() };
         let ranks = self.world.gather("prompts for rollout servers", request.prompts.iter().map(served).collect::<Vec<_>>())?;
@@ -192,7 +192,7 @@ impl ServerSource {
         Ok((ranks.into_iter().flatten().collect(), first..first + request.prompts.len()))
     }
 
-    /// Waits for what was submitted, and returns the completions of all ranks.
+    /// Waits for a submitted generation, and returns the completions of all ranks.
     fn written(
         &self,
         submitted: SubmittedGeneration,
@@ -229,7 +229,7 @@ impl ServerSource {
         Ok(ServerRollouts { rollouts, metrics, warnings })
     }
 
-    /// Returns this rank's part of the completions, and on the first rank what was measured.
+    /// Returns this rank's part of the completions, with the metrics on the first rank.
     fn own_part(&self, written: ServerRollouts, own: &Range<usize>) -> RolloutBatch {
         let ServerRollouts { rollouts, metrics, warnings } = written;
         let rollouts = rollouts.into_iter().filter(|rollout| own.contains(&rollout.prompt));
@@ -280,7 +280,8 @@ impl RolloutSource for ServerSource {
     }
 }
 
-/// What is logged of a generation that a policy of this version will learn from; writing the weights and waiting took so many seconds.
+/// Returns the metrics of a generation that a policy of this version will learn from; `published` and `waited` are the seconds of writing
+/// the weights and of waiting.
 fn metrics(batch: &JobBatch, version: u64, [published, waited]: [f64; 2]) -> Vec<Metric> {
     let metric = |name: &str, value: f64, reduction| Metric { name: name.to_owned(), value, weight: 1.0, reduction };
     let staleness = batch.done.iter().map(|done| version.saturating_sub(done.version) as f64);

@@ -1,4 +1,4 @@
-//! Versions of the policy's weights, as files that servers read, and the proof that a server computes with them.
+//! Publishes versions of the policy's weights as files that servers read, with a probe that verifies that a server computes with them.
 
 use crate::config::RolloutSync;
 use crate::model::{self, ModelFolder, PolicyModel};
@@ -12,17 +12,17 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Tokens of the probe at most, and the number of its beginnings after which servers are asked for tokens.
+/// Maximum number of tokens of the probe, and the number of its prefixes after which servers sample tokens.
 const PROBE: usize = 256;
 const BEGINNINGS: usize = 4;
 
-/// Beginnings of a text, after which the trainer has computed the log-probability of every token, for servers to sample tokens with
-/// theirs. The log-probabilities of prompts themselves say more, but vLLM 0.32 ends on a request for those of an adapter while it answers
-/// another one.
+/// Prefixes of a text, after each of which the trainer has computed the log-probabilities of all tokens. Servers sample tokens after the
+/// prefixes and return theirs. Log-probabilities of prompts would say more, but vLLM 0.32 crashes if they are requested for an adapter
+/// while it answers another request.
 #[derive(Debug)]
 pub(super) struct Probe {
     beginnings: Vec<Vec<u32>>,
-    /// Log-probabilities of all tokens after each.
+    /// Log-probabilities of all tokens after each prefix.
     logp: Vec<Vec<f32>>,
 }
 
@@ -42,8 +42,8 @@ impl Probe {
         Ok(Self { beginnings: lengths.iter().map(|length| tokens[..*length].to_vec()).collect(), logp: logp.collect() })
     }
 
-    /// Returns the mean difference of a server's log-probabilities from the trainer's: `sample` returns tokens that the server has sampled
-    /// after a beginning, each with its log-probability. It is called for all beginnings at once.
+    /// Returns the mean difference between a server's log-probabilities and the trainer's. `sample` returns tokens that the server sampled
+    /// after a prefix, with their log-probabilities; it is called for all prefixes at once.
     pub(super) fn difference<E: Send>(
         &self,
         sample: impl Fn(&[u32]) -> std::result::Result<Vec<(u32, f32)>, E> + Sync,
@@ -55,7 +55,7 @@ impl Probe {
         let (mut sum, mut count) = (0.0, 0);
         for (sampled, logp) in sampled.into_iter().zip(&self.logp) {
             for (token, found) in sampled? {
-                // A token that the model does not have comes from another model.
+                // A token outside the model's vocabulary comes from another model.
                 let own = logp.get(token as usize).copied().unwrap_or(f32::INFINITY);
                 sum += f64::from((own - found).abs());
                 count += 1;
@@ -68,39 +68,39 @@ impl Probe {
 /// A version of the policy that servers may load.
 #[derive(Debug)]
 pub(super) struct PublishedPolicy {
-    /// The number of updates that made it.
+    /// Number of updates that led to this version.
     pub version: u64,
     pub sync: RolloutSync,
-    /// The adapter, or the whole model.
+    /// Folder of the adapter, or of the whole model.
     pub folder: PathBuf,
-    /// Its name on servers, which no other run's policy has.
+    /// Name of the version on servers, which no other run's policy has.
     pub name: String,
     pub probe: Probe,
 }
 
-/// Writes versions of the policy into a folder of the run's own, and removes it with its files at the end.
+/// Writes versions of the policy into the run's own folder, and deletes the folder at the end.
 pub(super) struct Publisher {
     source: ModelFolder,
     sync: RolloutSync,
     folder: PathBuf,
-    /// Distinguishes this run's weights on servers that other runs use or have used.
+    /// Distinguishes this run's weights from those of other runs on the same servers.
     run: u32,
-    /// A text of the dataset.
+    /// Text of the dataset that servers are probed with.
     probe: Vec<u32>,
-    /// The newest version, and those files that servers may still read.
+    /// The newest version, with files that servers may still read.
     newest: Option<Arc<PublishedPolicy>>,
     kept: Vec<PathBuf>,
 }
 
 impl Publisher {
-    /// Creates a publisher that writes below a folder which servers see under the same path.
+    /// Creates a publisher that writes below a folder that servers see under the same path.
     ///
     /// # Errors
-    /// If a folder can't be created there.
+    /// If the folder can't be created.
     pub(super) fn new(place: &SyncFolder, sync: RolloutSync, source: ModelFolder, probe: Vec<u32>) -> Result<Self> {
         let below = &place.path;
         if place.is_own {
-            // What a run left that was killed.
+            // Left by a killed run.
             let _ = fs::remove_dir_all(below);
         }
         let run =
@@ -112,7 +112,7 @@ impl Publisher {
         Ok(Self { source, sync, folder, run, probe, newest: None, kept: Vec::new() })
     }
 
-    /// Returns the weights of this version as files, which are written unless they are already there.
+    /// Returns this version of the policy, writing its files unless they already exist.
     ///
     /// # Errors
     /// If they can't be written, or the probe can't be computed.
@@ -141,10 +141,10 @@ impl Publisher {
                 folder
             }
         };
-        // The version before may still be read by a server.
+        // A server may still be reading the previous version.
         self.kept.push(self.folder.join(&name));
         while self.kept.len() > 2 {
-            // What can't be removed now goes with the folder.
+            // What can't be deleted now is deleted with the folder.
             let _ = fs::remove_dir_all(self.kept.remove(0));
         }
         let probe = Probe::new(policy, &self.probe)?;
@@ -156,7 +156,7 @@ impl Publisher {
 
 impl Drop for Publisher {
     fn drop(&mut self) {
-        // Files that are left cost space only.
+        // Remaining files only take space.
         let _ = fs::remove_dir_all(&self.folder);
         if let Some(below) = self.folder.parent() {
             let _ = fs::remove_dir(below);

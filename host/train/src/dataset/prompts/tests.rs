@@ -5,7 +5,7 @@ use crate::dataset::{LINES_PREFIX, LearnedParts, PromptAnswers, splitting};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// The built-in model's tokenizer, with a chat template that refuses system messages.
+/// Returns the built-in model's tokenizer, with a chat template that refuses system messages.
 fn tokenizer() -> Tokenizer {
     let template = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m.role }}: \
                     {{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
@@ -21,7 +21,7 @@ fn written(rows: &[Value]) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Texts of many lengths and scripts.
+/// Returns a text; texts have many lengths and scripts.
 fn text(i: usize) -> String {
     let words = ["the", "a storm,", "é", "12 3", "\n\n", "  ", "don't", "猫", "e\u{301}", "Zürich.", "<|endoftext|>", "x"];
     (0..i * 7 % 23).map(|k| words[(i * 5 + k * k) % words.len()]).collect::<Vec<_>>().join(if i.is_multiple_of(3) {
@@ -81,7 +81,7 @@ fn rows_judged_by_bounds_are_those_judged_by_their_tokens() {
     ] {
         for (longest, longest_prompt, framed) in [(1024, None, false), (24, None, false), (30, Some(9), true)] {
             let longest_prompt = longest_prompt.filter(|_| kind.lacks_prompt_limit().is_none());
-            // A reward model's texts are not cut.
+            // Texts of a reward model are not truncated.
             let longest = if matches!(kind, DatasetKind::ValuedPairs) { 4 * longest } else { longest };
             let by = |lengths| DatasetReader {
                 tokenizer: tokenizer.clone(),
@@ -116,7 +116,7 @@ fn rows_judged_by_bounds_are_those_judged_by_their_tokens() {
     }
 }
 
-/// Texts with prompts, in conversations, as tokens, and as tokens with a mask.
+/// Returns texts with prompts, in conversations, as tokens, and as tokens with a mask.
 fn texts_of_all_kinds() -> Vec<Value> {
     let masked = |i: usize| {
         let ids: Vec<usize> = (1..i % 50 + 3).collect();
@@ -132,7 +132,7 @@ fn texts_of_all_kinds() -> Vec<Value> {
     (0..600).map(row).collect()
 }
 
-/// Reads texts that are cut later.
+/// Returns a reader without a length limit, for texts that are cut later.
 fn of_any_length() -> DatasetReader {
     let tokenizer = tokenizer();
     let lengths = TokenCountBounds::from_tokenizer(&tokenizer).map(Arc::new);
@@ -173,7 +173,7 @@ fn texts_that_are_cut_by_their_lengths_are_those_cut_by_their_tokens() {
     }
 }
 
-/// Asserts that sequences are these, with their masks. A text that is not cut keeps its prompt, and has no mask for that.
+/// Asserts that sequences have these tokens and masks. An uncut text keeps its prompt, so its mask omits the prompt.
 fn assert_defined(sequences: &PromptSet, mut want: Vec<Vec<(u32, u8)>>) {
     let prompts = sequences.get(&(0..sequences.len()).collect::<Vec<_>>()).unwrap();
     let mut got = found(&prompts);
@@ -185,7 +185,7 @@ fn assert_defined(sequences: &PromptSet, mut want: Vec<Vec<(u32, u8)>>) {
     assert_eq!(got, want);
 }
 
-/// Asserts that sequences made when they are needed are those made at once.
+/// Asserts that sequences made on demand equal those made at the start.
 fn assert_alike(later: &PromptSet, now: &PromptSet, length: usize) {
     assert!(later.len() > 50 && later.len() == now.len(), "{} sequences of {length}", later.len());
     assert_eq!(later.lengths(&World::single_process()).unwrap(), now.lengths(&World::single_process()).unwrap());
@@ -203,8 +203,8 @@ fn assert_alike(later: &PromptSet, now: &PromptSet, length: usize) {
     assert!(counted.iter().all(|own| *own <= length));
 }
 
-/// The sequences of texts that are all there, with their masks, as the strategies are defined: those of more than one token, of which
-/// one after the first is learned.
+/// Cuts texts as the strategies are defined. Returns the sequences with more than one token, of which one after the first is learned, with
+/// their masks.
 fn defined(texts: &[Arc<Prompt>], whole: bool, length: usize, wrapped: bool) -> Vec<Vec<(u32, u8)>> {
     let text = |prompt: &Arc<Prompt>| -> Vec<(u32, u8)> {
         let answers = prompt.answers.as_ref().unwrap();
@@ -221,7 +221,7 @@ fn defined(texts: &[Arc<Prompt>], whole: bool, length: usize, wrapped: bool) -> 
     cut.into_iter().filter(|sequence| sequence[1..].iter().any(|(_, learned)| *learned == 1)).collect()
 }
 
-/// The tokens of sequences and which are learned; of a first token, nothing is known.
+/// Returns the tokens of sequences with their masks; the mask of a first token is unknown.
 fn found(prompts: &[Arc<Prompt>]) -> Vec<Vec<(u32, u8)>> {
     let one = |prompt: &Arc<Prompt>| {
         let answers = prompt.answers.as_ref().unwrap();

@@ -1,5 +1,4 @@
-//! Swaps on several ranks: the first rank watches and proposes, and either all ranks swap between the same two steps or none
-//! does.
+//! Swaps on several ranks: the first rank watches and proposes; then all ranks swap between the same two steps, or none does.
 
 use super::slots::PluginSlot;
 use super::version::LoadedVersion;
@@ -36,7 +35,7 @@ enum SharedProposal {
 }
 
 impl SharedProposal {
-    /// Converts a proposal; none for what the first rank handles by itself.
+    /// Converts a proposal; none if the first rank handles it alone.
     fn from_proposal(proposal: &Proposal) -> Option<Self> {
         match proposal {
             Proposal::Swap(candidate) => Some(match &candidate.version {
@@ -58,7 +57,7 @@ impl SharedProposal {
 }
 
 impl RunPlugins {
-    /// Shares the first rank's proposals with all ranks. One that any rank can't load is rejected on all.
+    /// Shares the first rank's proposals with all ranks. A proposal that any rank can't load is rejected on all.
     pub(super) fn agree_on(&mut self, proposals: Vec<Proposal>, step: u64) -> Result<Vec<Proposal>> {
         if self.world.size() == 1 || !self.config.hot_reload {
             return Ok(proposals);
@@ -95,7 +94,7 @@ impl RunPlugins {
     fn load_shared(&self, told: SharedProposal, step: u64) -> Result<Proposal> {
         let (name, hash, version) = match told {
             SharedProposal::Settings { name, weight, on_error } => {
-                // The first rank records who asked for it.
+                // The first rank records the requester.
                 return Ok(Proposal::Settings { name, weight, on_error, trigger: Trigger::Settings });
             }
             SharedProposal::Model { name, path, hash } => {
@@ -130,7 +129,7 @@ impl RunPlugins {
         Ok(LoadedVersion::Plugin { loaded, slot: Box::new(PluginSlot { source, config, limits, ..slot }) })
     }
 
-    /// Returns what this rank has made if all ranks could make theirs, otherwise the reason of the first that could not.
+    /// Returns this rank's result if all ranks succeeded, otherwise the first failed rank's reason.
     pub(super) fn all_made<T>(&self, made: std::result::Result<T, String>) -> Result<std::result::Result<T, String>> {
         let (own, made) = match made {
             Ok(made) => (Ok(true), Some(made)),
@@ -140,7 +139,7 @@ impl RunPlugins {
         Ok(agreed.and_then(|_| made.ok_or_else(String::new)))
     }
 
-    /// Returns the first rank's result if all ranks agree, otherwise the reason of the first that does not.
+    /// Returns the first rank's result if all ranks agree, otherwise the reason of the first one that disagrees.
     pub(super) fn all_agree(&self, own: std::result::Result<bool, String>) -> Result<std::result::Result<bool, String>> {
         if self.world.size() == 1 {
             return Ok(own);

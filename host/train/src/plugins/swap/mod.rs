@@ -1,5 +1,5 @@
-//! Swaps plugins during a run. A thread beside training ([`watcher`]) detects changed files, loads and tries them. This module
-//! puts those that pass in place between steps, and rolls back those that fail within their first steps.
+//! Swaps plugins during a run. A thread that runs alongside training ([`watcher`]) detects changed files, loads them and tries them. This
+//! module swaps in those that pass, between steps, and rolls back those that fail within their first steps.
 
 mod agreement;
 mod models;
@@ -37,7 +37,7 @@ use swaps::NamedPluginFiles;
 use version::LoadedVersion;
 use watcher::{Proposal, SwapCandidate, SwapWatcher, Trigger};
 
-/// Why a plugin is not swapped.
+/// A rejected swap.
 struct SwapRefusal<'a> {
     name: &'a str,
     hash: Option<&'a str>,
@@ -45,30 +45,30 @@ struct SwapRefusal<'a> {
     reason: &'a str,
 }
 
-/// How a swap came about, for the log and events.
+/// Details of a swap, for the log and events.
 struct SwapContext<'a> {
-    /// When it began.
+    /// When the swap began.
     begun: Instant,
-    /// What it changes, in words.
+    /// Description of the change.
     changes: String,
-    /// The step during which it was noticed.
+    /// Step during which the change was noticed.
     noticed: u64,
     trigger: &'a Trigger,
     config: &'a Map<String, Value>,
-    /// The version that the new plugin states.
+    /// Version number that the new plugin states.
     stated: String,
-    /// Whether the new plugin has the old one's state.
+    /// Whether the new plugin has taken over the old one's state.
     handed_over: bool,
-    /// How the new one differs on the newest batch.
+    /// Difference of the new plugin's results on the newest batch.
     report: Value,
 }
 
 impl RunPlugins {
-    /// Starts watching the plugins' files, the run's config.toml, and what `rlhost swap` sends. Only the first rank watches, for
-    /// all. A run that goes on first tries what has changed since its checkpoint, so that it takes no step without it.
+    /// Starts watching the plugins' files, the run's config.toml and the inbox of `rlhost swap`; only the first rank does. A resumed run
+    /// first tries files that have changed since its checkpoint, so that no step uses the old ones.
     ///
     /// # Errors
-    /// If the inbox can't be made, or a file that the user named can't be taken in.
+    /// If the inbox can't be created, or a file that the user named can't be used.
     pub(crate) fn watch(
         &mut self,
         (engine, opener): (PluginEngine, Opener),
@@ -94,7 +94,7 @@ impl RunPlugins {
         Ok(())
     }
 
-    /// Refuses to go on without a file that the user named: without `hot_reload`, the run has its checkpoint's version.
+    /// Refuses to resume if a file that the user named is ignored: without `hot_reload`, the run keeps its checkpoint's version.
     fn check_named(&mut self) -> Result<()> {
         let hashes = self.hashes();
         for (name, file) in &self.swaps.named {
@@ -110,7 +110,7 @@ impl RunPlugins {
         Ok(())
     }
 
-    /// Watches the run's folder in its new place.
+    /// Watches the run's folder at its new path.
     pub(crate) fn follow(&self, run: &Path) {
         self.swaps.with(|board| board.run = run.to_owned());
     }
@@ -125,7 +125,7 @@ impl RunPlugins {
         let stays = |name: &String, until: u64| until > step || goes_back.contains(&name.as_str());
         self.swaps.previous.retain(|name, before| stays(name, before.until));
         self.swaps.earlier.retain(|name, kept| stays(name, kept.replaced.until));
-        // Of these, what is proposed before the first step counts.
+        // Named files matter only in proposals before the first step.
         let named = std::mem::take(&mut self.swaps.named);
         let proposals: Vec<Proposal> = self.swaps.proposals.iter().flat_map(Receiver::try_iter).collect();
         for proposal in self.agree_on(proposals, step)? {
@@ -162,7 +162,7 @@ impl RunPlugins {
         }
         let version = hash.map_or_else(String::new, |hash| format!("version {} was refused: ", short_hash(hash)));
         match reason.contains('\n') {
-            // A script's traceback.
+            // The reason is a script's traceback.
             true => tracing::warn!("{name} was not swapped, and {in_use} keeps running; {version}{reason}"),
             false => tracing::warn!("{name} was not swapped: {version}{reason}; {in_use} keeps running"),
         }
@@ -199,20 +199,20 @@ impl RunPlugins {
         let (from, idle) = (before.identity(), before.release());
         self.swaps.earlier.remove(&name);
         let older = self.swaps.previous.insert(name.clone(), PreviousVersion { version: before, until: step + TRIAL_STEPS });
-        // Giving the memory of a large plugin or model back takes time.
+        // Freeing the memory of a large plugin or model takes time.
         std::thread::spawn(move || drop((older, idle)));
         let how = SwapContext { begun, changes, noticed, trigger: &trigger, config: &config, stated, handed_over, report };
         self.swapped(&Swap { step, plugin: name, from, to, rolled_back: false }, how, recorder)
     }
 
-    /// Prepares a version for the place of the current one, and returns whether it has that one's state; or why it can't take the
-    /// place, which is the same on all ranks.
+    /// Prepares a version to replace the current one, and returns whether it has taken over the state; or the reason why it can't, which is
+    /// the same on all ranks.
     fn prepared(&mut self, version: &mut LoadedVersion) -> Result<std::result::Result<bool, String>> {
         let none = |what: &str| Ok(Err(format!("there is no {what} of that name to replace")));
         match version {
             LoadedVersion::Plugin { loaded, slot } => {
                 let Some(place) = self.place(&slot.name) else { return none("plugin") };
-                // The state goes over, where both have one.
+                // The state is handed over if both have one.
                 let handed_over = match place.snapshot() {
                     Ok(Some(state)) => loaded.plugin_mut().adopt(state).map(|()| true),
                     Ok(None) => Ok(false),
@@ -230,7 +230,7 @@ impl RunPlugins {
         }
     }
 
-    /// Puts a version in place. Returns the one before, and how the two differ; none if there is no such place.
+    /// Puts a version in place. Returns the previous one with a description of the change; none if there is nothing to replace.
     fn put(&mut self, version: LoadedVersion) -> Result<Option<(LoadedVersion, String)>> {
         match version {
             LoadedVersion::Plugin { loaded, slot } => {
@@ -243,8 +243,8 @@ impl RunPlugins {
         }
     }
 
-    /// Rolls back the plugin or model at fault after a failed and undone step, if it is on trial. Returns whether it did, so that the
-    /// step can be taken again.
+    /// Rolls back the plugin or model at fault after a failed and undone step, if it is on trial. Returns whether it did, so that the step
+    /// can be retried.
     pub(crate) fn roll_back(&mut self, error: &Error, recorder: &mut StepRecorder<'_>) -> Result<bool> {
         let Some(name) = error.plugin_at_fault() else { return Ok(false) };
         self.open_earlier(name, recorder.journal)?;
@@ -261,7 +261,7 @@ impl RunPlugins {
         Ok(true)
     }
 
-    /// Gives an older plugin the state of the newer one at its place: it is the better one, if the older plugin can read it.
+    /// Gives an older plugin the state of the newer one that it replaces, which is preferred if the older plugin can read it.
     fn hand_back(&mut self, older: &mut AnyPlugin) {
         let newer = self.place(older.plugin().name()).and_then(|place| place.snapshot().ok().flatten());
         let own = older.plugin_mut().snapshot().ok().flatten();
@@ -302,7 +302,7 @@ impl RunPlugins {
         })
     }
 
-    /// Returns the plugin of that name.
+    /// Returns the plugin of this name.
     fn place(&mut self, name: &str) -> Option<&mut Plugin> {
         self.all_mut().find(|plugin| plugin.name() == name)
     }
@@ -333,7 +333,7 @@ impl RunPlugins {
         })
     }
 
-    /// Records a swap of a plugin or a model that is in place.
+    /// Records that a plugin or a model was swapped in.
     fn swapped(&mut self, swap: &Swap, how: SwapContext<'_>, recorder: &mut StepRecorder<'_>) -> Result<()> {
         self.note_swap(swap, recorder)?;
         let Swap { step, plugin, from, to, .. } = swap;
@@ -357,7 +357,7 @@ impl RunPlugins {
         })
     }
 
-    /// Records that a plugin or a model is back in place, and lets the ranks take the step again.
+    /// Records that a plugin or a model was rolled back, and tells the ranks to retry the step.
     fn rolled_back(
         &mut self,
         swap: &Swap,
@@ -375,7 +375,7 @@ impl RunPlugins {
         Ok(())
     }
 
-    /// Records a swap in the run's history, and the configuration that it leaves.
+    /// Records a swap in the run's history, and updates the configuration.
     fn note_swap(&mut self, swap: &Swap, recorder: &mut StepRecorder<'_>) -> Result<()> {
         self.swaps.history.push(swap.clone());
         self.swaps.with(|board| board.config = self.config.clone());
@@ -384,10 +384,10 @@ impl RunPlugins {
         recorder.journal.set_config(&self.config)
     }
 
-    /// Returns how often each swapped plugin has been swapped.
+    /// Returns the number of swaps of each swapped plugin.
     pub(crate) fn swap_figures(&self) -> Vec<Metric> {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-        // A checkpoint may come from another run, whose plugins are none of this one's.
+        // A checkpoint may come from another run with other plugins.
         for swap in self.swaps.history.iter().filter(|swap| self.has(&swap.plugin)) {
             *counts.entry(&swap.plugin).or_default() += 1;
         }
@@ -405,12 +405,12 @@ impl RunPlugins {
         self.swaps.with(|board| board.chosen())
     }
 
-    /// Returns the hash of each plugin's file when it was last handled.
+    /// Returns the hash of each plugin's file as last handled.
     pub(crate) fn seen(&self) -> HandledHashes {
         self.swaps.with(|board| board.seen.clone())
     }
 
-    /// Restores the swaps and handled files of an earlier part of the run; only files that differ from those count as new.
+    /// Restores the swaps and handled files of an earlier part of the run; only files that differ from these count as new.
     pub(crate) fn begin_at(&mut self, history: Vec<Swap>, seen: HandledHashes, chosen: &ChosenSettings, earlier: Predecessors) {
         (self.swaps.history, self.swaps.earlier) = (history, earlier);
         self.swaps.with(|board| {
@@ -420,7 +420,7 @@ impl RunPlugins {
     }
 }
 
-/// Ends a run whose user named a file that is refused, before it trains on with the version that it had.
+/// Ends a run if a file that the user named is rejected, before it trains with the version that it had.
 fn refuse_named(named: &NamedPluginFiles, name: &str, trigger: &Trigger, reason: &str) -> Result<()> {
     match named.get(name).filter(|_| *trigger == Trigger::File) {
         None => Ok(()),
@@ -428,7 +428,7 @@ fn refuse_named(named: &NamedPluginFiles, name: &str, trigger: &Trigger, reason:
     }
 }
 
-/// Describes how a plugin differs from the one before: by its hash, or by its settings or limits if it has the same bytes.
+/// Describes how a plugin differs from the previous one: by its hash or, if the bytes are the same, by its settings or limits.
 fn changes(before: &PluginSlot, slot: &PluginSlot) -> String {
     match before.source.hash() == slot.source.hash() {
         true => match changed_settings(&before.config, &slot.config) {

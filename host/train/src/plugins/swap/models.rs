@@ -1,4 +1,4 @@
-//! Swaps of reward models. `rlhost swap` names a folder; the watching thread opens it and tries it on the newest completions.
+//! Swaps of reward models. `rlhost swap` names a folder; the watching thread opens the model and tries it on the newest completions.
 
 use super::changed_hashes;
 use super::version::LoadedVersion;
@@ -6,11 +6,11 @@ use super::watcher::{Proposal, SwapCandidate, SwapWatcher, Trigger};
 use crate::config::printable;
 use crate::plugins::{RunPlugins, RunReward, ScoringModel};
 
-/// Longest path in a log line, in bytes.
+/// Maximum length of a path in a log line, in bytes.
 const LONGEST_PATH: usize = 4096;
 
 impl SwapWatcher {
-    /// Opens and tries a reward model that `rlhost swap` sent for the reward of that name.
+    /// Opens and tries a reward model that `rlhost swap` sent for the reward of this name.
     pub(super) fn model_candidate(&self, name: &str, given: &str, trigger: Trigger) -> Proposal {
         let (noticed, trial, entry) = self.with(|board| {
             let entry = board.config.plugin.iter().find(|entry| entry.model && entry.name() == name).cloned();
@@ -44,8 +44,7 @@ impl RunPlugins {
         self.rewards.iter().filter(|reward| reward.name() == name).find_map(RunReward::model)
     }
 
-    /// Opens a model for the reward of this name, whose files must have this hash; if not, the error begins with the folder and says
-    /// that its files are `others`.
+    /// Opens a model for the reward of this name. Its files must have this hash; otherwise the error is the folder followed by `others`.
     pub(super) fn open_model(
         &self,
         name: &str,
@@ -64,7 +63,7 @@ impl RunPlugins {
         }
     }
 
-    /// Puts a model in the place of the reward model of its name. Returns the one before, and how the two differ.
+    /// Replaces the reward model of the same name. Returns the previous one with a description of the change.
     pub(super) fn put_model(&mut self, asked: ScoringModel, path: String) -> Option<(LoadedVersion, String)> {
         let (name, hash) = (asked.model.name().to_owned(), asked.model.hash().to_owned());
         let index = self.rewards.iter().position(|reward| reward.name() == name && reward.model().is_some())?;

@@ -9,21 +9,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a checkpoint's JSON holds of a predecessor.
+/// A predecessor in a checkpoint's JSON.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct PredecessorEntry {
-    /// The step until which it is kept.
+    /// Step until which the predecessor is kept.
     pub until: u64,
     /// Hash of the plugin, or of the model's files.
     pub hash: String,
-    /// Hash of what replaced it: another version, as a fork may have, has no predecessor.
+    /// Hash of the replacement. A fork may have another version, which has no predecessor.
     pub by: String,
     pub what: PredecessorKind,
 }
 
 impl PredecessorEntry {
-    /// Returns what is wrong with it in the checkpoint of this step, if anything. Its settings become the run's when it is rolled back,
-    /// so they must be such as a configuration can hold.
+    /// Returns the fault of the entry in the checkpoint of this step, if any. Its settings become the run's after a rollback, so a
+    /// configuration must be able to hold them.
     pub(crate) fn fault(&self, step: u64) -> Option<String> {
         let most = step.saturating_add(TRIAL_STEPS);
         if self.until > most {
@@ -34,7 +34,7 @@ impl PredecessorEntry {
             return Some(wrong.to_owned());
         }
         let entry = PluginEntry { config: config.clone(), limits: limits.clone(), ..PluginEntry::new(String::new()) };
-        // As a configuration is read: by way of a table, whose whole numbers have a sign.
+        // The entry is converted as a configuration is read: via a TOML table, whose integers are signed.
         let text = toml::to_string(&entry).map_err(|e| e.to_string());
         let table = text.and_then(|text| toml::from_str::<toml::Table>(&text).map_err(|e| e.message().to_owned()));
         let again = table.and_then(|table| table.try_into::<PluginEntry>().map_err(|e| e.message().to_owned()));
@@ -46,27 +46,27 @@ impl PredecessorEntry {
     }
 }
 
-/// What was replaced.
+/// A replaced version.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) enum PredecessorKind {
-    /// A plugin, whose file and state are beside the JSON.
+    /// A plugin, whose file and state are stored next to the JSON.
     Plugin {
         config: Map<String, Value>,
         limits: PluginLimits,
         /// Names of the settings that the user chose.
         chosen: BTreeSet<String>,
-        /// Who wrote its state, if it has one.
+        /// Name and version of the plugin that wrote its state, if it has one.
         written_by: Option<String>,
     },
-    /// A reward model, and its folder.
+    /// A reward model, with its folder.
     Model { path: String },
 }
 
-/// A predecessor with all that opens it again.
+/// A predecessor with everything that is needed to open it again.
 #[derive(Clone)]
 pub(crate) struct Predecessor {
     pub replaced: PredecessorEntry,
-    /// A plugin's file.
+    /// File of a plugin.
     pub source: Option<PluginSource>,
     pub state: Option<PluginState>,
 }
@@ -94,12 +94,12 @@ impl Predecessor {
     }
 }
 
-/// Number of steps within which a plugin that fails is rolled back.
+/// Number of steps during which a failing plugin is rolled back.
 pub(super) const TRIAL_STEPS: u64 = 8;
 
 /// The previous version, kept while its replacement is on trial.
 pub(super) struct PreviousVersion {
     pub(super) version: LoadedVersion,
-    /// The step until which it is kept.
+    /// Step until which the version is kept.
     pub(super) until: u64,
 }

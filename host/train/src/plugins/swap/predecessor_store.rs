@@ -1,4 +1,4 @@
-//! Keeps and returns predecessors.
+//! Stores predecessors, and opens them again.
 
 use super::super::{RunPlugins, RunReward};
 use super::PluginSlot;
@@ -13,7 +13,7 @@ use crate::run::{PluginVersion, RunGrants};
 use std::collections::BTreeMap;
 
 impl RunPlugins {
-    /// Returns the predecessors that a checkpoint keeps.
+    /// Returns the predecessors to store in a checkpoint.
     pub(crate) fn predecessors(&mut self) -> Result<Predecessors> {
         let mut all = self.swaps.earlier.clone();
         let now = self.hashes();
@@ -24,14 +24,14 @@ impl RunPlugins {
         Ok(all)
     }
 
-    /// Returns the hashes of all plugins and models that are in place, by name.
+    /// Returns the hashes of all plugins and models in use, by name.
     pub(crate) fn hashes(&mut self) -> BTreeMap<String, String> {
         let models = self.rewards.iter().filter_map(RunReward::model).map(|asked| &asked.model);
         let models: Vec<(String, String)> = models.map(|model| (model.name().to_owned(), model.hash().to_owned())).collect();
         self.all_mut().map(|plugin| (plugin.name().to_owned(), plugin.hash().to_owned())).chain(models).collect()
     }
 
-    /// Returns the versions of all plugins and models that are in place, by name.
+    /// Returns the versions of all plugins and models in use, by name.
     pub(crate) fn versions(&mut self) -> PluginVersions {
         let models = self.rewards.iter().filter_map(RunReward::model).map(|asked| &asked.model);
         let models: Vec<(String, PluginVersion)> =
@@ -40,18 +40,18 @@ impl RunPlugins {
         self.all_mut().map(of).chain(models).collect()
     }
 
-    /// Opens the predecessor that a checkpoint kept of this plugin or model, if it did: on all ranks, or on none.
+    /// Opens the predecessor of this plugin or model from a checkpoint, if it has one: on all ranks, or on none.
     pub(super) fn open_earlier(&mut self, name: &str, journal: &Journal) -> Result<()> {
         let Some(kept) = self.swaps.earlier.remove(name) else { return Ok(()) };
         let source = kept.source.clone().filter(|_| self.world.is_first());
-        // Marks are checked by the first rank, which may have the only key.
+        // Only the first rank may have the key that verifies grants, so it checks them.
         let granted = if self.world.is_first() { self.check_granted(name, &kept, journal) } else { Ok(()) };
         if let Err(reason) = self.all_made(granted)? {
             tracing::warn!("{name} can't be rolled back: {reason}");
             return Ok(());
         }
         let opened = self.opened(name, kept);
-        // A fork's folder does not have its file yet.
+        // A fork's folder lacks this file until now.
         let keep = |source| keep_bytes(journal.path(), &source).map_err(|e| e.to_string());
         let opened = opened.and_then(|opened| source.map_or(Ok(()), keep).map(|()| opened));
         match self.all_made(opened)? {
@@ -61,7 +61,7 @@ impl RunPlugins {
         Ok(())
     }
 
-    /// Refuses a predecessor whose limits are above those that the user granted this run.
+    /// Refuses a predecessor whose limits exceed those that the user granted this run.
     fn check_granted(&self, name: &str, kept: &Predecessor, journal: &Journal) -> std::result::Result<(), String> {
         let PredecessorKind::Plugin { limits, .. } = &kept.replaced.what else { return Ok(()) };
         let of = |entry: &PluginEntry| entry.name() == name;

@@ -1,5 +1,4 @@
-//! What `rlhost swap` and the page have put into a run's inbox: files named `<plugin>@<request>`, of which only the newest of each plugin
-//! matters.
+//! Requests of `rlhost swap` and the page in a run's inbox: files named `<plugin>@<request>`, of which only the newest per plugin counts.
 
 use crate::run::PluginRequest;
 use std::collections::BTreeMap;
@@ -7,20 +6,20 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Ending of the files that name the folder of a reward model.
+/// Extension of files that name a reward model's folder.
 const MODEL: &str = "model";
 
-/// Longest name of who sent a request, in characters.
+/// Maximum length of a sender's name, in characters.
 const LONGEST_NAME: usize = 100;
 
-/// A file in the inbox.
+/// A request in the inbox.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SwapRequest {
-    /// When it was made, as its name says; later requests have larger numbers.
+    /// Time of the request, from its name; later requests have larger numbers.
     number: u128,
-    /// Its name without its ending, by which its sender knows the answer.
+    /// File name without extension, by which the sender identifies the answer.
     pub id: String,
-    /// The plugin or reward model.
+    /// Name of the plugin or reward model.
     pub name: String,
     pub path: PathBuf,
 }
@@ -39,17 +38,17 @@ impl SwapRequest {
         })
     }
 
-    /// Returns whether it names the folder of a reward model.
+    /// Returns whether the request names a reward model's folder.
     pub(super) fn is_of_model(&self) -> bool {
         self.path.extension().is_some_and(|ending| ending == MODEL)
     }
 
-    /// Returns whether it sends no plugin or model: it changes the settings of the one that the run has.
+    /// Returns whether the request changes only settings, without a new plugin or model.
     pub(super) fn is_of_settings(&self) -> bool {
         self.path.extension().is_some_and(|ending| ending == PluginRequest::SETTINGS_ENDING)
     }
 
-    /// Reads who sent it and what it sets. Older versions of `rlhost swap` don't say.
+    /// Reads the sender and the settings. Older versions of `rlhost swap` don't write them.
     pub(super) fn read_body(&self) -> io::Result<PluginRequest> {
         let file = if self.is_of_settings() { self.path.clone() } else { self.body_path() };
         match PluginRequest::load(&file) {
@@ -58,13 +57,13 @@ impl SwapRequest {
         }
     }
 
-    /// Returns who sent it.
+    /// Returns the sender of the request.
     pub(super) fn sender(&self, about: &PluginRequest) -> RequestSender {
         let by = Some(about.by.chars().take(LONGEST_NAME).collect::<String>()).filter(|by| !by.is_empty());
         RequestSender { request: self.id.clone(), by, sets: about.settings.is_some() }
     }
 
-    /// Removes its files.
+    /// Deletes the request's files.
     pub(super) fn remove(&self) {
         drop(fs::remove_file(&self.path));
         drop(fs::remove_file(self.body_path()));
@@ -75,10 +74,10 @@ impl SwapRequest {
     }
 }
 
-/// Who sent a request.
+/// Sender of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RequestSender {
-    /// The request's name.
+    /// Name of the request.
     pub request: String,
     pub by: Option<String>,
     /// Whether the request has all settings of the plugin.
@@ -88,14 +87,14 @@ pub(super) struct RequestSender {
 /// The requests in the inbox.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    /// The newest of each plugin, oldest first.
+    /// The newest request of each plugin, oldest first.
     pub newest: Vec<SwapRequest>,
-    /// For each plugin with older ones, the newest of those and their number. Their files are removed.
+    /// For each plugin with older requests, the newest of those and their number. Their files have been deleted.
     pub dropped: Vec<(SwapRequest, usize)>,
 }
 
 impl Inbox {
-    /// Reads the inbox. Leaves the files of the newest requests, and those that are no requests.
+    /// Reads the inbox and deletes outdated requests. Other files are left alone.
     pub(super) fn read(folder: &Path) -> Self {
         let mut by_name: BTreeMap<String, Vec<SwapRequest>> = BTreeMap::new();
         for request in fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|e| SwapRequest::from_path(e.path())) {

@@ -1,5 +1,5 @@
-//! Settings that the page asks for: the configuration in force with them in their place, checked and tried like an edit of config.toml.
-//! One that fails leaves config.toml as it is.
+//! Settings that the page requests: the current configuration with the changes is checked and tried like an edit of config.toml. A request
+//! that fails leaves config.toml unchanged.
 
 use super::watcher::{ConfigEdit, Proposal, SwapWatcher, Trigger, edits_between};
 use crate::config::{self, Overrides, PluginEntry, RunConfig, files};
@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::Path;
 
 impl SwapWatcher {
-    /// Returns what becomes of a request for other settings of the plugin of this name.
+    /// Returns the proposals for a request to change the settings of this plugin.
     pub(super) fn settings_requested(&self, name: &str, request: &PluginRequest, trigger: &Trigger) -> Vec<Proposal> {
         let refused =
             |reason: String| vec![Proposal::Refused { name: name.to_owned(), hash: None, trigger: trigger.clone(), reason }];
@@ -23,7 +23,7 @@ impl SwapWatcher {
     }
 }
 
-/// Returns a configuration with what is requested of the plugin of this name.
+/// Returns a configuration with the requested changes to this plugin.
 fn changed(now: &RunConfig, name: &str, request: &PluginRequest) -> Result<RunConfig, String> {
     let mut new = now.clone();
     let settings = request.settings.clone().map(|mut settings| {
@@ -50,7 +50,7 @@ fn changed(now: &RunConfig, name: &str, request: &PluginRequest) -> Result<RunCo
     Ok(new)
 }
 
-/// Checks a configuration as one that is read from a file.
+/// Validates a configuration as if it were read from a file.
 fn checked(config: &RunConfig, run: &Path) -> Result<RunConfig, String> {
     let text = toml::to_string(config).map_err(|e| e.to_string())?;
     let write = || {

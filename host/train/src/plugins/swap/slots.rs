@@ -7,24 +7,24 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-/// Hash of each plugin's file when it was last handled.
+/// Hash of each plugin's file as last handled.
 pub(crate) type HandledHashes = BTreeMap<String, String>;
 
 /// Names of the settings that the user chose, by plugin.
 pub(crate) type ChosenSettings = BTreeMap<String, BTreeSet<String>>;
 
-/// The slot of a plugin and its content.
+/// The slot of a plugin with its current content.
 #[derive(Clone, Debug)]
 pub(crate) struct PluginSlot {
     pub(super) name: String,
     pub(super) role: Role,
-    /// Where its file is, unless it is embedded.
+    /// File of the plugin, unless it is embedded.
     pub(super) file: Option<PluginFile>,
     pub(super) source: PluginSource,
     pub(super) config: Map<String, Value>,
     /// The settings that differ from the defaults; a newer version has its own defaults.
     pub(super) beyond_defaults: Map<String, Value>,
-    /// These and those that were chosen although they are the defaults, which a newer version need not know.
+    /// Settings beyond the defaults, and those that were explicitly set to the default, which a newer version need not have.
     pub(super) chosen: Map<String, Value>,
     pub(super) limits: PluginLimits,
 }
@@ -66,7 +66,7 @@ impl PluginSlot {
         slot.chosen_among(chosen)
     }
 
-    /// Takes over which of its settings were chosen.
+    /// Sets which settings were chosen by the user.
     pub(super) fn chosen_among(self, chosen: &ChosenSettings) -> Self {
         let named = chosen.get(&self.name);
         let is_chosen = |key: &String| self.beyond_defaults.contains_key(key) || named.is_some_and(|named| named.contains(key));
@@ -83,16 +83,16 @@ fn file(location: &str) -> Option<PluginFile> {
     (location.file().is_file() || is_path).then_some(location)
 }
 
-/// The state that both threads share.
+/// State shared by both threads.
 pub(super) struct Board {
     pub slots: Vec<PluginSlot>,
     pub seen: HandledHashes,
     pub trial: PluginTrial,
-    /// The run's current configuration.
+    /// Current configuration of the run.
     pub config: RunConfig,
     /// The run's folder.
     pub run: PathBuf,
-    /// The next step.
+    /// Number of the next step.
     pub step: u64,
 }
 
@@ -102,17 +102,17 @@ impl Board {
         Self { slots, seen, trial, config: RunConfig::default(), run: PathBuf::new(), step: 0 }
     }
 
-    /// Returns the names of the settings that were chosen.
+    /// Returns the names of the settings that the user chose.
     pub(super) fn chosen(&self) -> ChosenSettings {
         self.slots.iter().map(|slot| (slot.name.clone(), slot.chosen.keys().cloned().collect())).collect()
     }
 
-    /// Takes over which settings were chosen.
+    /// Sets which settings were chosen by the user.
     pub(super) fn choose(&mut self, chosen: &ChosenSettings) {
         self.slots = std::mem::take(&mut self.slots).into_iter().map(|slot| slot.chosen_among(chosen)).collect();
     }
 
-    /// Replaces the slot of that name and returns the old one.
+    /// Replaces the slot of the same name and returns the old one.
     pub(super) fn replace(&mut self, slot: PluginSlot) -> Option<PluginSlot> {
         let place = self.slots.iter_mut().find(|s| s.name == slot.name)?;
         Some(std::mem::replace(place, slot))

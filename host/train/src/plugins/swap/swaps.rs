@@ -1,4 +1,4 @@
-//! What is known of swaps during a run.
+//! The state of swaps during a run.
 
 use super::super::{Opener, ScoringBatch};
 use super::predecessor::Predecessors;
@@ -21,30 +21,30 @@ pub(crate) struct Swap {
     pub plugin: String,
     pub from: PluginVersion,
     pub to: PluginVersion,
-    /// Whether it was a rollback.
+    /// Whether the swap was a rollback.
     pub rolled_back: bool,
 }
 
-/// Files of plugins that the user named, by the plugins' names.
+/// Plugin files that the user named, by plugin.
 pub(super) type NamedPluginFiles = BTreeMap<String, String>;
 
 /// The state of a run's swaps.
 pub(in crate::plugins) struct Swaps {
     pub(super) board: Arc<Mutex<Board>>,
-    /// What loads plugins and opens models that another rank proposes, or that a checkpoint kept.
+    /// Loads plugins and opens models that another rank proposes or a checkpoint stored.
     pub(super) loaders: Option<(PluginEngine, Opener)>,
     pub(super) proposals: Option<Receiver<Proposal>>,
     pub(super) previous: BTreeMap<String, PreviousVersion>,
-    /// Those of before the run was resumed.
+    /// Predecessors from before the run was resumed.
     pub(super) earlier: Predecessors,
-    /// The run begins with these files or not at all.
+    /// Named files, without which the run must not start.
     pub(super) named: NamedPluginFiles,
     /// All swaps of the run.
     pub(super) history: Vec<Swap>,
 }
 
 impl Swaps {
-    /// Creates the state from the run's initial plugins. A new plugin is tried on `trial` until there is a newer batch.
+    /// Creates the state from the run's initial plugins. New plugins are tried on `trial` until there is a newer batch.
     pub(in crate::plugins) fn new(slots: Vec<PluginSlot>, trial: PluginTrial) -> Self {
         let board = Arc::new(Mutex::new(Board::new(slots, trial)));
         let (before, earlier, named) = Default::default();
@@ -65,17 +65,17 @@ impl Swaps {
         self.with(|board| (board.trial.scored, board.trial.with_steps) = ((judged, scores), with_steps));
     }
 
-    /// Records the newest generation as the algorithm saw it.
+    /// Records the newest generation as seen by the algorithm.
     pub(in crate::plugins) fn saw_generation(&self, generation: Arc<ScoredGeneration>) {
         self.with(|board| board.trial.generation = Some(generation));
     }
 
-    /// Records the newest micro-batch as the algorithm saw it.
+    /// Records the newest micro-batch as seen by the algorithm.
     pub(in crate::plugins) fn saw_loss(&self, batch: Arc<Batch>) {
         self.with(|board| board.trial.loss = batch);
     }
 
-    /// Records that the content of a plugin's own file has been handled, accepted or not.
+    /// Records that the content of a plugin's file has been handled, whether accepted or not.
     pub(super) fn handled(&self, name: &str, trigger: &Trigger, hash: Option<&str>) {
         if let (Trigger::File, Some(hash)) = (trigger, hash) {
             self.with(|board| board.seen.insert(name.to_owned(), hash.to_owned()));

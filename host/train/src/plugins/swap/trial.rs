@@ -18,35 +18,35 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Prompts that plugins are tried on.
+/// Number of prompts that plugins are tried on.
 const PROMPTS: usize = 2;
 
-/// The newest batches of a run, and synthetic ones before there are any.
+/// The newest batches of a run, or synthetic ones before there are any.
 #[derive(Clone)]
 pub(crate) struct PluginTrial {
-    /// Completions, and how each reward scored them.
+    /// Completions, with the scores of each reward.
     pub(super) scored: (Arc<ScoringBatch>, BTreeMap<String, Vec<Option<f32>>>),
-    /// The newest completions with the values of their steps, if a model gives any: as plugins see them that compare nothing.
+    /// The newest completions with step values, if a model computes them, as seen by plugins that don't compare completions.
     pub(super) with_steps: Option<Arc<ScoringBatch>>,
     /// Rewards that compare completions, by name.
     compare: Arc<BTreeMap<String, ComparisonTarget>>,
-    /// What the run's algorithm learns from, and what else the run has.
+    /// Data that the run's algorithm learns from.
     flow: Flow,
     extras: RunFeatures,
-    /// None if the run generates nothing.
+    /// The newest generation; none if the run generates nothing.
     pub(super) generation: Option<Arc<ScoredGeneration>>,
-    /// What the algorithm's loss saw.
+    /// Batch of the algorithm's loss.
     pub(super) loss: Arc<Batch>,
-    /// Episodes of each environment's first prompts in the dataset.
+    /// Starts of episodes, for each environment's first prompts in the dataset.
     pub(super) starts: Arc<BTreeMap<String, Vec<Start>>>,
 }
 
 impl PluginTrial {
-    /// Number of prompts that it takes.
+    /// Number of prompts that a trial uses.
     pub(crate) const PROMPTS: usize = PROMPTS;
 
-    /// Makes synthetic completions of the dataset's first prompts, for a run with this algorithm: as many of each as a `group` has, if
-    /// the run generates groups. They are empty and made of the prompt's first tokens in turn.
+    /// Creates synthetic completions of the dataset's first prompts, for a run with this algorithm. Each prompt has `group` of them, if the
+    /// run generates groups. They alternate between empty ones and the prompt's first tokens.
     pub(crate) fn synthetic(
         prompts: &[Arc<Prompt>],
         dataset_columns: &[String],
@@ -88,17 +88,17 @@ impl PluginTrial {
         }
     }
 
-    /// Returns what the run's algorithm learns from.
+    /// Returns the data that the run's algorithm learns from.
     pub(crate) fn flow(&self) -> Flow {
         self.flow
     }
 
-    /// Returns what the run has that not every algorithm needs.
+    /// Returns the run's optional features, which not every algorithm needs.
     pub(super) fn extras(&self) -> RunFeatures {
         self.extras
     }
 
-    /// Returns the trial for a run with these rewards.
+    /// Sets the rewards of the run, some of which compare completions.
     #[must_use]
     pub(crate) fn with_comparisons(self, rewards: &[RunReward]) -> Self {
         let compare = rewards.iter().filter_map(|reward| Some((reward.name().to_owned(), reward.compare()?)));
@@ -112,8 +112,8 @@ impl PluginTrial {
         Self { compare, with_steps, ..self }
     }
 
-    /// Tries a plugin and reports how it differs from the one it would replace. It also takes back the state that it then has, as it
-    /// would its predecessor's. It is left without a state.
+    /// Tries a plugin and reports how it differs from the one that it would replace. The plugin also adopts its own exported state, as it
+    /// would adopt its predecessor's. Afterwards it has no state.
     pub(super) fn run(&self, any: &mut AnyPlugin) -> Result<Value> {
         let report = match any {
             AnyPlugin::Reward(plugin) => self.reward(plugin),
@@ -129,7 +129,7 @@ impl PluginTrial {
         kept
     }
 
-    /// Tries an algorithm, with synthetic columns in the place of those that its predecessor did not need.
+    /// Tries an algorithm, with synthetic values for columns that its predecessor did not need.
     fn algorithm(&self, plugin: &mut AlgorithmPlugin) -> Result<()> {
         if let Some(generation) = &self.generation {
             let mut generation = (**generation).clone();
@@ -141,8 +141,8 @@ impl PluginTrial {
         plugin.loss(&batch).map(drop)
     }
 
-    /// Takes the starts of each environment's episodes from its first prompts. The synthetic completions are episodes of a turn if there is
-    /// a `partner`, an environment or agent, that rewards turns.
+    /// Sets the starts of each environment's episodes from its first prompts. If a `partner`, an environment or agent, rewards turns, the
+    /// synthetic completions become single-turn episodes.
     pub(crate) fn begin(&mut self, prompts: &[Arc<Prompt>], environments: &[PluginEntry], partner: Option<&str>) {
         let starts = environments.iter().enumerate().map(|(place, entry)| {
             let own = prompts.iter().filter(|prompt| prompt.acts_in(environments) == Some(place));
@@ -155,7 +155,7 @@ impl PluginTrial {
         }
     }
 
-    /// Plays an episode of each of the environment's first prompts.
+    /// Plays an episode for each of the environment's first prompts.
     pub(crate) fn play(&self, environment: &EnvironmentPlugin) -> Result<()> {
         let text = |place: usize| ["1", ""][place % 2].to_owned();
         let says = |place: usize, number: usize, _: &[Tool]| (number < 2).then(|| (text(place), Vec::new(), true));
@@ -177,7 +177,7 @@ impl PluginTrial {
         Ok(self.compared(plugin.name(), &new))
     }
 
-    /// Scores the newest completions with a reward model, and reports how it differs from the one it would replace.
+    /// Scores the newest completions with a reward model, and reports how the scores differ from those of the model that it would replace.
     pub(super) fn model(&self, asked: &ScoringModel) -> crate::Result<Value> {
         let judged = &self.scored.0;
         let all = |judged: &ScoringBatch| asked.score(judged, 0..judged.batch.prompt_of.len(), RewardErrorAction::Fail);
@@ -188,18 +188,18 @@ impl PluginTrial {
         Ok(self.compared(asked.model.name(), &answers.values))
     }
 
-    /// Compares scores of the newest completions with those that the reward of that name gave them.
+    /// Compares scores of the newest completions with those of the reward of this name.
     fn compared(&self, name: &str, new: &[Option<f32>]) -> Value {
         self.scored.1.get(name).map_or(Value::Null, |old| json!(ScoreComparison::new(old, new)))
     }
 }
 
-/// Has a plugin take back the state that it exports, as it would its predecessor's.
+/// Lets a plugin adopt the state that it exports, as it would adopt its predecessor's.
 fn adopt_own_state(plugin: &mut Plugin) -> Result<()> {
     plugin.snapshot()?.map_or(Ok(()), |state| plugin.adopt(state))
 }
 
-/// Returns a generation as episodes of one turn, whose rewards are this environment's or agent's.
+/// Returns a generation as single-turn episodes, with rewards from this environment or agent.
 fn one_turn_each(generation: &ScoredGeneration, partner: &str) -> ScoredGeneration {
     let mut generation = generation.clone();
     let batch = &mut generation.batch;
@@ -214,7 +214,7 @@ fn one_turn_each(generation: &ScoredGeneration, partner: &str) -> ScoredGenerati
     generation
 }
 
-/// Makes completions that are empty and made of the prompt's first tokens in turn.
+/// Creates completions that alternate between empty ones and the prompt's first tokens.
 fn made_up_rollouts(prompts: &[Arc<Prompt>], group: usize) -> Vec<Rollout> {
     let rollout = |(prompt, sample): (usize, usize)| {
         let odd = (prompt + sample) % 2;
@@ -224,7 +224,7 @@ fn made_up_rollouts(prompts: &[Arc<Prompt>], group: usize) -> Vec<Rollout> {
     (0..prompts.len()).flat_map(|p| (0..group).map(move |s| (p, s))).map(rollout).collect()
 }
 
-/// Tries the plugins that a run starts with; `bear` gets the name of one that fails, and its error, which it may return.
+/// Tries the plugins that a run starts with. `bear` is called with the name and error of a failing plugin, and may return the error.
 pub(crate) fn dry_run(
     trial: &PluginTrial,
     algorithm: &mut AlgorithmPlugin,
@@ -236,7 +236,7 @@ pub(crate) fn dry_run(
     if let Err(error) = tried {
         bear(algorithm.name(), error)?;
     }
-    // Where servers may not be asked, on other ranks or in a replay, there is no answer about synthetic completions.
+    // Plugins that may not send requests, on other ranks or in a replay, have no answers for synthetic completions.
     let can_be_tried =
         |plugin: &&mut RewardPlugin| plugin.http_client().is_none_or(|asker| asker.policy() == RequestPolicy::Allowed);
     for reward in rewards.iter_mut().filter_map(RunReward::plugin_mut).filter(can_be_tried) {

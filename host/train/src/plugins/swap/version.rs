@@ -1,4 +1,4 @@
-//! What a swap puts in place or takes out: a plugin or a reward model, loaded.
+//! A loaded plugin or reward model that is swapped in or out.
 
 use super::slots::PluginSlot;
 use crate::plugin::{AnyPlugin, PluginSource};
@@ -15,7 +15,7 @@ pub(super) enum LoadedVersion {
     },
     Model {
         model: Box<ScoringModel>,
-        /// Its folder.
+        /// Folder of the model.
         path: String,
     },
 }
@@ -36,7 +36,7 @@ impl LoadedVersion {
         }
     }
 
-    /// Returns what identifies it.
+    /// Returns the identity of the version.
     pub(super) fn identity(&self) -> PluginVersion {
         match self {
             Self::Plugin { loaded, slot } => PluginVersion::new(slot.source.hash(), &loaded.plugin().config()),
@@ -52,7 +52,7 @@ impl LoadedVersion {
         }
     }
 
-    /// Returns a plugin's bytes.
+    /// Returns the bytes of a plugin.
     pub(super) fn source(&self) -> Option<&PluginSource> {
         match self {
             Self::Plugin { slot, .. } => Some(&slot.source),
@@ -60,7 +60,7 @@ impl LoadedVersion {
         }
     }
 
-    /// Returns what events say of its settings.
+    /// Returns the settings as recorded in events.
     pub(super) fn settings(&self) -> Map<String, Value> {
         match self {
             Self::Plugin { slot, .. } => slot.config.clone(),
@@ -68,7 +68,7 @@ impl LoadedVersion {
         }
     }
 
-    /// Takes out what it only needs while it is in use. Dropping that may take time.
+    /// Takes out what is needed only while the version is in use. Dropping it may take time.
     pub(super) fn release(&mut self) -> Box<dyn Any + Send> {
         match self {
             Self::Plugin { loaded, .. } => Box::new(loaded.plugin_mut().release()),

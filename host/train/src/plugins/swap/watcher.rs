@@ -24,26 +24,26 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// A file counts as complete when it has not changed for this long.
+/// Time without changes after which a file counts as complete.
 const SETTLED: Duration = Duration::from_millis(15);
 
-/// A file that is not a component may still be growing for this long.
+/// Time during which a file that is not a valid component may still be growing.
 const GROWING: Duration = Duration::from_millis(400);
 
-/// How often files are polled; some file systems never report changes.
+/// Interval at which files are polled; some file systems never report changes.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Number of training threads per thread that tries plugins.
 const SHARE: usize = 4;
 
-/// Where a plugin came from.
+/// Origin of a swap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trigger {
-    /// Its file changed.
+    /// The plugin's file changed.
     File,
     /// The run's config.toml changed.
     Settings,
-    /// `rlhost swap` or the page sent it.
+    /// `rlhost swap` or the page sent a request.
     Request(RequestSender),
 }
 
@@ -55,7 +55,7 @@ impl Trigger {
         }
     }
 
-    /// Returns who sent it, if that is known.
+    /// Returns the sender of a request, if known.
     pub(super) fn by(&self) -> Option<&str> {
         match self {
             Self::Request(sender) => sender.by.as_deref(),
@@ -63,7 +63,7 @@ impl Trigger {
         }
     }
 
-    /// Returns whether it says what settings the plugin gets; otherwise it keeps those that the user chose.
+    /// Returns whether the trigger defines the plugin's settings; otherwise the plugin keeps those that the user chose.
     fn sets(&self) -> bool {
         match self {
             Self::Request(sender) => sender.sets,
@@ -76,14 +76,14 @@ impl Trigger {
 /// A plugin or a reward model that passed its trial.
 pub(super) struct SwapCandidate {
     pub version: LoadedVersion,
-    /// How its results differ from the current one's.
+    /// Difference from the results of the current version.
     pub report: Value,
     pub trigger: Trigger,
-    /// The step during which it was noticed.
+    /// Step during which the change was noticed.
     pub noticed: u64,
 }
 
-/// What the training thread should do between steps.
+/// An action for the training thread between steps.
 pub(super) enum Proposal {
     Swap(Box<SwapCandidate>),
     Settings { name: String, weight: f64, on_error: RewardErrorAction, trigger: Trigger },
@@ -97,11 +97,11 @@ pub(super) struct SwapWatcher {
     pool: ThreadPool,
     board: Arc<Mutex<Board>>,
     proposals: Sender<Proposal>,
-    /// Hash of each file that was proposed, or that failed its trial.
+    /// Hash of each file that was proposed or failed its trial.
     noticed: BTreeMap<String, String>,
-    /// Why a file can't be read, by the plugin's name or its own, if that was already reported.
+    /// Reported read errors, by the name of the plugin or file.
     unreadable: BTreeMap<String, String>,
-    /// The configuration's text when it was last handled.
+    /// Text of the configuration when it was last handled.
     config: Vec<u8>,
     stamps: BTreeMap<PathBuf, Option<(SystemTime, u64)>>,
 }
@@ -125,8 +125,8 @@ impl SwapWatcher {
         Ok(Self { engine, opener, pool, board, proposals, noticed, unreadable, config, stamps })
     }
 
-    /// Starts the thread; it ends when its proposals are no longer received. With `looks_first`, returns once everything that is
-    /// already new is proposed.
+    /// Starts the thread, which ends when the receiver of its proposals is dropped. With `looks_first`, returns once all existing changes
+    /// are proposed.
     pub(super) fn begin(mut self, looks_first: bool) -> Result<(), String> {
         let (files, inbox) = self.watched();
         let watch = FileWatcher::new(&files, std::slice::from_ref(&inbox)).map_err(|e| e.to_string())?;
@@ -136,8 +136,7 @@ impl SwapWatcher {
         let work = move || {
             let mut told = true;
             loop {
-                // The inbox too, which a person may have removed and `rlhost swap` made again; and when a folder was renamed,
-                // changes are not reported there.
+                // The inbox may have been deleted and created again; and after a folder is renamed, its changes are not reported.
                 let (files, inbox) = self.watched();
                 let moved = self.have_changed(&[&files[..], &[inbox]].concat());
                 if (told || moved) && !self.poll() {
@@ -150,7 +149,7 @@ impl SwapWatcher {
         Ok(())
     }
 
-    /// Returns the files whose changes are noticed, and the folder of requests.
+    /// Returns the files that are watched, and the folder of requests.
     fn watched(&self) -> (Vec<PathBuf>, PathBuf) {
         self.with(|board| {
             let run = RunFiles(&board.run);
@@ -186,7 +185,7 @@ impl SwapWatcher {
         moved
     }
 
-    /// Handles everything new; returns false if the run has ended.
+    /// Handles all changes; returns false if the run has ended.
     fn poll(&mut self) -> bool {
         self.requests() && self.files() && self.settings()
     }
@@ -195,7 +194,7 @@ impl SwapWatcher {
         self.proposals.send(proposal).is_ok()
     }
 
-    /// Handles what `rlhost swap` has put into the inbox: the newest request of each plugin or reward model.
+    /// Handles the inbox of `rlhost swap`: the newest request of each plugin or reward model.
     fn requests(&mut self) -> bool {
         let Inbox { newest, dropped } = Inbox::read(&RunFiles(&self.run()).inbox());
         let dropped = dropped.into_iter().map(|(last, number)| {
@@ -215,7 +214,7 @@ impl SwapWatcher {
         })
     }
 
-    /// Removes requests for plugins that the run does not have. Returns one refusal of them all.
+    /// Deletes requests for plugins that the run does not have. Returns one refusal for all of them.
     fn unknown(&self, requests: &[SwapRequest]) -> Option<Proposal> {
         requests.iter().for_each(SwapRequest::remove);
         let last = requests.last()?;
@@ -280,7 +279,7 @@ impl SwapWatcher {
         let mut given = Some(PluginSource::new(slot.name.clone(), Cow::Owned(bytes)));
         let read = || Some(PluginSource::new(slot.name.clone(), Cow::Owned(file.read().ok()?)));
         let mut last_try = false;
-        // One that keeps changing is left for the next time it is told of.
+        // A file that keeps changing is handled when the next change is reported.
         for _ in 0..20 {
             let first = given.take().or_else(read)?;
             if self.noticed.get(&slot.name).is_some_and(|hash| hash == first.hash()) {
@@ -299,7 +298,7 @@ impl SwapWatcher {
             }
             let (proposal, whole) = self.tried(PluginSlot { source, ..slot.clone() }, Trigger::File);
             if !whole && !last_try {
-                // Perhaps it is still being copied.
+                // The file may still be being copied.
                 std::thread::sleep(GROWING);
                 last_try = read()?.hash() == hash;
                 continue;
@@ -310,9 +309,9 @@ impl SwapWatcher {
         None
     }
 
-    /// Handles a file that can't be read, a plugin's or the configuration: if it exists, the change is rejected once.
+    /// Handles an unreadable file of a plugin or of the configuration: if it exists, the change is rejected once.
     fn not_read(&mut self, name: &str, trigger: Trigger, error: &io::Error) -> Option<Proposal> {
-        // It is being replaced.
+        // The file is being replaced.
         if error.kind() == io::ErrorKind::NotFound {
             return None;
         }
@@ -325,7 +324,7 @@ impl SwapWatcher {
         self.tried(slot, trigger).0
     }
 
-    /// Loads and tries a candidate for a slot. Also returns whether it is complete WebAssembly.
+    /// Loads and tries a candidate for a slot. Also returns whether the file is a complete component.
     fn tried(&self, slot: PluginSlot, trigger: Trigger) -> (Proposal, bool) {
         let (noticed, seed, trial) = self.with(|board| (board.step, board.config.seed, board.trial.clone()));
         let config = self.with(|board| board.config.clone());
@@ -334,7 +333,7 @@ impl SwapWatcher {
         let attempt = || {
             let load = |given| AnyPlugin::load(&self.engine, &slot.source, slot.role, given, &slot.limits, seed);
             let loaded = match load(given) {
-                // A setting that has its default is not missed where it no longer exists.
+                // The new version may lack a setting that was explicitly set to its default.
                 Err(plugin::Error::Config { .. }) if !trigger.sets() => load(&slot.beyond_defaults),
                 loaded => loaded,
             };
@@ -342,7 +341,7 @@ impl SwapWatcher {
             let mut loaded = loaded.map_err(|e| e.to_string())?;
             fits(&mut loaded, &trial, &config)?;
             let report = trial.run(&mut loaded).map_err(|e| e.to_string())?;
-            // The run's folder has every version before it is used.
+            // Every version is stored in the run's folder before it is used.
             keep_bytes(&self.run(), &slot.source).map_err(|e| e.to_string())?;
             Ok((loaded, report))
         };
@@ -367,7 +366,7 @@ impl SwapWatcher {
         (proposal, whole)
     }
 
-    /// Runs an attempt on the threads for trials; a panic is a refusal.
+    /// Runs an attempt on the trial threads; a panic counts as a refusal.
     pub(super) fn tried_apart<T: Send>(&self, attempt: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
         let tried = catch_unwind(AssertUnwindSafe(|| self.pool.install(attempt)));
         tried.unwrap_or_else(|_| Err("trying it panicked; this is a bug in rlhost".to_owned()))
@@ -400,7 +399,7 @@ impl SwapWatcher {
                 self.config = text;
                 break;
             }
-            // A text that makes no sense may still be growing.
+            // An invalid text may be incomplete.
             senseless = Some(text);
             std::thread::sleep(GROWING);
         }
@@ -414,7 +413,7 @@ impl SwapWatcher {
         edits.into_iter().filter_map(|edit| self.edited(edit, &Trigger::Settings)).all(|proposal| self.propose(proposal))
     }
 
-    /// Returns what becomes of an edit of the configuration; none if it is of a plugin that the run does not have.
+    /// Returns the proposal for an edit of the configuration; none if the run lacks the plugin.
     pub(super) fn edited(&self, edit: ConfigEdit, trigger: &Trigger) -> Option<Proposal> {
         Some(match edit {
             ConfigEdit::Settings { name, weight, on_error } => {
@@ -445,8 +444,8 @@ fn refused(request: &SwapRequest, reason: String) -> Proposal {
 const COMPARES: &str = "its loss, with these settings, compares the rows of a micro-batch with each other, and this run splits \
                         micro-batches by tokens (max_tokens_per_microbatch)";
 
-/// Checks that the run has what a plugin needs, and that an algorithm learns from the run's data and takes its targets and its cuts of
-/// micro-batches.
+/// Checks that a plugin fits the run: the run must have the columns that it needs, and an algorithm must learn from the run's data and
+/// support its targets and its splitting of micro-batches.
 fn fits(loaded: &mut AnyPlugin, trial: &super::PluginTrial, config: &RunConfig) -> Result<(), String> {
     let AnyPlugin::Algorithm(algorithm) = loaded else { return Ok(()) };
     let (flow, extras) = (trial.flow(), trial.extras());
@@ -475,7 +474,7 @@ fn fits(loaded: &mut AnyPlugin, trial: &super::PluginTrial, config: &RunConfig) 
     Err(reason.to_owned())
 }
 
-/// A change of the configuration that is allowed during a run.
+/// A configuration change that is allowed during a run.
 #[derive(Debug, PartialEq)]
 pub(super) enum ConfigEdit {
     Settings {
@@ -483,7 +482,7 @@ pub(super) enum ConfigEdit {
         weight: f64,
         on_error: RewardErrorAction,
     },
-    /// New settings of the reward of that name, or of the algorithm.
+    /// New settings of the reward of this name or, without a name, of the algorithm.
     Plugin {
         name: Option<String>,
         config: Map<String, Value>,
@@ -491,7 +490,10 @@ pub(super) enum ConfigEdit {
     },
 }
 
-/// Returns the differences; the error names a key that can't change.
+/// Returns the differences between two configurations.
+///
+/// # Errors
+/// Names a key that can't change during a run.
 pub(super) fn edits_between(now: &RunConfig, new: &RunConfig) -> Result<Vec<ConfigEdit>, String> {
     let changes = config::changes(now, new).map_err(|e| e.to_string())?;
     if let Some(key) = changes.keys().find(|key| config::key(key).is_none_or(|known| !known.live)) {

@@ -60,7 +60,7 @@ fn a_local_folder_has_the_splits_that_it_would_have_on_the_hub() {
     let flat = ["train.jsonl", "test.jsonl"];
     assert_eq!(local(&flat, "train", false).unwrap(), ["train.jsonl"]);
     assert_eq!(local(&flat, "validation", true).unwrap_err(), "has no split \"validation\"; it has test, train");
-    // Shards of one dataset, whatever split their names say; unless another is asked for.
+    // All are shards of one dataset, whatever splits their names contain, unless another split is requested.
     for shards in [&["part-0.jsonl", "part-1.jsonl"][..], &["train-0.csv", "train-1.csv", "x/y.jsonl"]] {
         let own = Ok(owned(&shards[..2]));
         assert_eq!((&local(shards, "test", false), &local(shards, "train", true)), (&own, &own), "{shards:?}");
@@ -78,7 +78,7 @@ fn a_missing_shard_is_noticed() {
     let refused = |names: &[&str]| local(names, "train", false).unwrap_err();
     let said = refused(&["data/train-00000-of-00003.jsonl", "data/train-00001-of-00003.jsonl", "data/test-00000-of-00001.jsonl"]);
     assert!(said.starts_with("lacks the shard data/train-00002-of-00003; "), "{said}");
-    // Where the folder's own files are the shards.
+    // The folder's own files are the shards.
     let said = refused(&["train-00002-of-00004.jsonl", "train-00004-of-00004.jsonl", "README.md"]);
     assert!(said.starts_with("lacks the shard train-00001-of-00004 and 1 more; "), "{said}");
     // Other splits may be incomplete.
@@ -88,12 +88,12 @@ fn a_missing_shard_is_noticed() {
 
 #[test]
 fn test_rows_are_not_taken_for_training() {
-    // The only split of a folder, which nobody named.
+    // The only split of a folder, which was not requested by name.
     assert_eq!(local(&["test.jsonl"], "train", false).unwrap_err(), "has no split \"train\"; it has test");
     assert_eq!(local(&["dev/a.jsonl"], "train", false).unwrap_err(), "has no split \"train\"; it has validation");
-    // In any letter case, where `datasets` would read both.
+    // Case is ignored; `datasets` would read both.
     assert_eq!(local(&["Train.jsonl", "TEST.jsonl"], "train", false).unwrap(), ["Train.jsonl"]);
-    // Of folders in folders, the inner one counts; `datasets` reads such a file in both splits.
+    // In nested folders, the innermost counts; `datasets` reads such a file in both splits.
     assert_eq!(local(&["train/a.jsonl", "train/test/b.jsonl"], "train", false).unwrap(), ["train/a.jsonl"]);
     let both = ["train_test_split/train.jsonl", "train_test_split/test.jsonl"];
     assert_eq!(local(&both, "train", false).unwrap(), ["train_test_split/train.jsonl"]);
@@ -120,7 +120,7 @@ fn a_card_says_which_files_are_a_splits() {
     assert_eq!((on_hub(None).unwrap(), on_hub(Some("x")).unwrap()), (owned(&["a.jsonl"]), owned(&["sub/train.jsonl"])));
 }
 
-/// A folder, and what `datasets` reads of it, as tests/parity/check_datasets.py has recorded it; nothing if that refuses the folder.
+/// Folder, and what `datasets` reads from it, as recorded by tests/parity/check_datasets.py; nothing if `datasets` rejects the folder.
 #[derive(serde::Deserialize)]
 struct RecordedFolder {
     files: Vec<String>,

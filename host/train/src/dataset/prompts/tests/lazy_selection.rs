@@ -1,4 +1,4 @@
-//! Rows that are judged when they are drawn, against those that are judged at the start.
+//! Compares rows that are judged when they are drawn with rows that are judged at the start.
 
 use super::*;
 use crate::data::Loader;
@@ -18,7 +18,7 @@ fn reader(strict: bool) -> DatasetReader {
     DatasetReader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form: None }
 }
 
-/// More rows than are judged at the start in any case.
+/// Returns more rows than are judged at the start in any case.
 fn many() -> Vec<Value> {
     let changed = |i: usize| {
         let mut all = rows();
@@ -28,7 +28,7 @@ fn many() -> Vec<Value> {
     (0..4).flat_map(changed).take(4200).collect()
 }
 
-/// Draws positions until a pass ends; returns them and the warnings.
+/// Draws positions until a pass ends; returns the positions and the warnings.
 fn pass(prompts: &PromptSet, seed: u64, shuffled: bool) -> (Vec<usize>, Vec<String>) {
     let (mut drawn, mut warnings) = (Vec::new(), Vec::new());
     let mut loader = Loader::new(prompts.len(), 64, seed, shuffled, true);
@@ -54,7 +54,7 @@ fn rows_judged_when_they_are_drawn_are_those_judged_at_the_start() {
         let (classic, warning) = reader.read(Some(&dataset), kind, &world).unwrap();
         assert_eq!(late.columns(), classic.columns(), "all names are among the rows that are seen first");
         assert_eq!(counted.usable_so_far().unwrap(), classic.len());
-        // The warnings of all rows are the same.
+        // All rows have the same warnings.
         assert_eq!(described.join("; "), warning.clone().unwrap());
         assert!(at_start[0].starts_with("skipped "), "{at_start:?}");
         let (from_late, warnings) = pass(&late, 7, true);
@@ -63,7 +63,7 @@ fn rows_judged_when_they_are_drawn_are_those_judged_at_the_start() {
         assert!(none.is_empty() && !warnings.is_empty(), "{none:?} {warnings:?}");
         assert!(warnings.iter().any(|said| said.contains("(of those that were drawn so far)")), "{warnings:?}");
         assert!(late.are_judged() && from_late.len() == classic.len());
-        // Unshuffled, they are in the order of the rows; the halves of pairs are in blocks.
+        // Unshuffled positions are in the order of the rows; the halves of pairs are in blocks.
         let in_order = pass(&late, 7, false).0;
         let (of_late, of_classic): (Vec<usize>, Vec<usize>) = in_order.iter().copied().zip(0..).step_by(9).unzip();
         let (got, want) = (late.get(&of_late).unwrap(), classic.get(&of_classic).unwrap());
@@ -114,7 +114,7 @@ fn a_row_that_ends_the_run_does_so_when_it_is_drawn() {
             let error = prompts.usable(&[3999, 4000, 4001]).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }
-        // Where all are judged at the start, it is said there.
+        // If all rows are judged at the start, the warning is given there.
         let counted = reader(strict).read_drawn(&path.as_path().into(), DatasetKind::ValuedPairs, true, &world);
         assert!(counted.map(drop).unwrap_err().to_string().contains(said), "{odd}");
         drop(folder);
