@@ -8,6 +8,7 @@ pub mod monitor;
 pub mod mpi;
 mod outcome;
 pub mod server;
+pub mod sglang;
 
 pub use checkpoint::{flatten, seal};
 pub use child::KilledOnDrop;

@@ -124,6 +124,7 @@ mod serving {
     mod interfaces;
     mod rollouts;
     mod routes;
+    mod sglang;
     mod ui;
     mod weights;
 }

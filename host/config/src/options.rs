@@ -180,7 +180,7 @@ pub struct RunConfig {
     /// Maximum number of sequences generated at once [default: 256]
     #[schemars(extend("on_resume" = "free"))]
     pub max_num_seqs: usize,
-    /// Inference server that generates completions: the base URL of vLLM or of rlhost serve; several as a list, or the flag repeated
+    /// Inference server that generates completions: the base URL of vLLM, SGLang or rlhost serve; several as a list, or the flag repeated
     /// [default: none; the run generates them itself]
     #[schemars(extend("on_resume" = "free", "aliases" = ["vllm_server_base_url"], "reach" = "granted"))]
     pub rollout_server: Vec<String>,

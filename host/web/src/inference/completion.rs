@@ -8,8 +8,10 @@ const PATH: &str = "/v1/completions";
 /// Request for completions of one prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompletionRequest {
-    /// Name of the model or adapter.
+    /// Name of the served model.
     pub model: String,
+    /// Name of the adapter to compute with, if any.
+    pub adapter: Option<String>,
     /// Prompt tokens.
     pub prompt: Vec<u32>,
     /// Number of completions.
@@ -88,8 +90,13 @@ pub struct VersionSpan {
 const SEED_BITS: u32 = 53;
 
 impl RandomStreamId {
+    /// Identifies the random numbers of a later completion of the row.
+    pub(super) fn of_sample(self, offset: usize) -> Self {
+        Self { sample: self.sample + offset as u64, ..self }
+    }
+
     /// Returns a seed for servers with their own sampler (the mixing function of SplitMix64).
-    fn as_seed(self) -> u64 {
+    pub(super) fn as_seed(self) -> u64 {
         let mixed = |x: u64| {
             let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -101,10 +108,11 @@ impl RandomStreamId {
 }
 
 impl CompletionRequest {
+    /// Returns the body for the route of OpenAI's API, with the extensions of vLLM and of `rlhost serve`.
     fn body(&self, kind: ServerKind) -> Value {
         let parameters = &self.parameters;
         let mut body = json!({
-            "model": self.model,
+            "model": self.adapter.as_ref().unwrap_or(&self.model),
             "prompt": self.prompt,
             "n": self.samples,
             "max_tokens": parameters.max_tokens,
@@ -124,7 +132,7 @@ impl CompletionRequest {
             "cache_salt": self.salt,
         });
         match kind {
-            ServerKind::Vllm => body["seed"] = json!(self.random.as_seed()),
+            ServerKind::Vllm | ServerKind::Sglang => body["seed"] = json!(self.random.as_seed()),
             ServerKind::Rlhost => {
                 let RandomStreamId { seed, generation, row, sample } = self.random;
                 body["random_stream"] = json!([seed, generation, row, sample]);
@@ -146,6 +154,9 @@ impl InferenceClient {
         kind: ServerKind,
         patience: RequestTimeout,
     ) -> Result<Vec<Completion>, InferenceFailure> {
+        if kind == ServerKind::Sglang {
+            return self.complete_with_sglang(request, patience);
+        }
         let answer = self.post(PATH, &request.body(kind), patience)?;
         let wrong = |detail: &str| self.foreign(PATH, detail);
         let choices = answer["choices"].as_array().ok_or_else(|| wrong("it has no choices"))?;
@@ -177,10 +188,13 @@ fn completion(choice: &Value, max_tokens: usize) -> Result<Completion, String> {
         Some("length") => false,
         other => return Err(format!("a completion ended by {}", other.unwrap_or("nothing"))),
     };
-    let versions = choice.get("weight_versions").and_then(Value::as_array);
-    let versions = versions.map(|spans| spans.iter().map(span).collect::<Option<Vec<VersionSpan>>>());
-    let versions = versions.map_or(Some(Vec::new()), |spans| spans).ok_or("weight_versions are not spans of tokens")?;
-    Ok(Completion { tokens, logp, finished, versions })
+    Ok(Completion { tokens, logp, finished, versions: version_spans(choice)? })
+}
+
+/// Parses the spans of `weight_versions`; empty if the server reports none.
+pub(super) fn version_spans(value: &Value) -> Result<Vec<VersionSpan>, String> {
+    let Some(spans) = value.get("weight_versions").and_then(Value::as_array) else { return Ok(Vec::new()) };
+    spans.iter().map(span).collect::<Option<_>>().ok_or_else(|| "weight_versions are not spans of tokens".to_owned())
 }
 
 fn span(value: &Value) -> Option<VersionSpan> {

@@ -1,10 +1,11 @@
-//! Clients of inference servers: vLLM and `rlhost serve`. Completions are requested by token ids and returned as token ids with
+//! Clients of inference servers: vLLM, SGLang and `rlhost serve`. Completions are requested by token ids and returned as token ids with
 //! log-probabilities; weights are replaced while the server runs.
 
 mod client;
 mod completion;
 mod failure;
 mod server;
+mod sglang;
 mod weights;
 
 pub use client::{InferenceClient, RequestTimeout};

@@ -9,6 +9,8 @@ const MODELS: &str = "/v1/models";
 pub enum ServerKind {
     /// vLLM.
     Vllm,
+    /// SGLang.
+    Sglang,
     /// `rlhost serve`.
     Rlhost,
 }
@@ -18,6 +20,7 @@ impl ServerKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Vllm => "vLLM",
+            Self::Sglang => "SGLang",
             Self::Rlhost => "rlhost serve",
         }
     }
@@ -48,10 +51,13 @@ impl InferenceClient {
         let name = own["id"].as_str().ok_or_else(|| self.foreign(MODELS, "its model has no id"))?;
         let kind = match own["owned_by"].as_str() {
             Some("vllm") => ServerKind::Vllm,
+            Some("sglang") => ServerKind::Sglang,
             Some("rlhost") => ServerKind::Rlhost,
             other => {
                 let other = crate::config::printable(other.unwrap_or("nobody"), 100);
-                return Err(self.foreign(MODELS, format!("its model is owned by {other}; servers are vLLM and rlhost serve")));
+                return Err(
+                    self.foreign(MODELS, format!("its model is owned by {other}; servers are vLLM, SGLang and rlhost serve"))
+                );
             }
         };
         let max_model_len = own["max_model_len"].as_u64().and_then(|length| usize::try_from(length).ok());

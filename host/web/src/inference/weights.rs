@@ -1,12 +1,10 @@
 //! Replaces the weights of a running server.
 
-use super::{InferenceClient, InferenceFailure, RequestTimeout};
+use super::{InferenceClient, InferenceFailure, RequestTimeout, ServerKind};
 use crate::config::printable;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
-
-const INFO: &str = "/weight_info";
 
 /// Weight versions of a server, by the server's own names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,50 +17,87 @@ pub struct WeightInfo {
 
 impl InferenceClient {
     /// Loads an adapter under this name.
-    pub fn load_adapter(&self, name: &str, folder: &Path, patience: RequestTimeout) -> Result<(), InferenceFailure> {
-        let body = json!({"lora_name": name, "lora_path": folder});
-        self.post("/v1/load_lora_adapter", &body, patience).map(drop)
+    ///
+    /// # Errors
+    /// If the server can't load it.
+    pub fn load_adapter(
+        &self,
+        kind: ServerKind,
+        name: &str,
+        folder: &Path,
+        patience: RequestTimeout,
+    ) -> Result<(), InferenceFailure> {
+        let path = match kind {
+            ServerKind::Vllm | ServerKind::Rlhost => "/v1/load_lora_adapter",
+            ServerKind::Sglang => "/load_lora_adapter",
+        };
+        self.post(path, &json!({"lora_name": name, "lora_path": folder}), patience).map(drop)
     }
 
     /// Removes an adapter.
-    pub fn unload_adapter(&self, name: &str) -> Result<(), InferenceFailure> {
-        self.post("/v1/unload_lora_adapter", &json!({"lora_name": name}), RequestTimeout::Short).map(drop)
+    ///
+    /// # Errors
+    /// If the server does not have it.
+    pub fn unload_adapter(&self, kind: ServerKind, name: &str) -> Result<(), InferenceFailure> {
+        let path = match kind {
+            ServerKind::Vllm | ServerKind::Rlhost => "/v1/unload_lora_adapter",
+            ServerKind::Sglang => "/unload_lora_adapter",
+        };
+        self.post(path, &json!({"lora_name": name}), RequestTimeout::Short).map(drop)
     }
 
-    /// Reloads all weights from the model's folder. The caller pauses the server before and resumes it afterwards.
-    pub fn reload(&self, folder: &Path, patience: RequestTimeout) -> Result<(), InferenceFailure> {
+    /// Replaces all weights by those in a folder, once all requests in progress have ended, and drops the prefix cache. Returns the server's
+    /// name of the new version, which is `version` where the server takes names.
+    ///
+    /// # Errors
+    /// If the server can't load them.
+    pub fn replace_weights(
+        &self,
+        kind: ServerKind,
+        folder: &Path,
+        version: &str,
+        patience: RequestTimeout,
+    ) -> Result<String, InferenceFailure> {
+        match kind {
+            ServerKind::Sglang => self.update_sglang(folder, version, patience)?,
+            ServerKind::Vllm | ServerKind::Rlhost => self.reload_paused(kind, folder, version, patience)?,
+        }
+        Ok(self.weight_info(kind)?.model)
+    }
+
+    /// Reloads the weights of vLLM or `rlhost serve` while the server is paused.
+    fn reload_paused(
+        &self,
+        kind: ServerKind,
+        folder: &Path,
+        version: &str,
+        patience: RequestTimeout,
+    ) -> Result<(), InferenceFailure> {
+        self.post("/pause?mode=wait", &json!({}), patience)?;
         let body = json!({"method": "reload_weights", "kwargs": {"weights_path": folder}});
-        self.post("/collective_rpc", &body, patience).map(drop)
-    }
-
-    /// Pauses the server once all requests in progress have ended.
-    pub fn pause(&self, patience: RequestTimeout) -> Result<(), InferenceFailure> {
-        self.post("/pause?mode=wait", &json!({}), patience).map(drop)
-    }
-
-    /// Resumes the server after a pause.
-    pub fn resume(&self) -> Result<(), InferenceFailure> {
-        self.post("/resume", &json!({}), RequestTimeout::Short).map(drop)
-    }
-
-    /// Drops the prefix cache.
-    pub fn reset_prefix_cache(&self) -> Result<(), InferenceFailure> {
-        self.post("/reset_prefix_cache", &json!({}), RequestTimeout::Short).map(drop)
-    }
-
-    /// Sets the version name of vLLM's weights.
-    pub fn set_weight_version(&self, version: &str) -> Result<(), InferenceFailure> {
-        self.post("/update_weight_version", &json!({"new_version": version}), RequestTimeout::Short).map(drop)
+        let loaded = self.post("/collective_rpc", &body, patience);
+        let loaded = loaded.and_then(|_| self.post("/reset_prefix_cache", &json!({}), RequestTimeout::Short));
+        let loaded = loaded.and_then(|answer| match kind {
+            ServerKind::Vllm => self.post("/update_weight_version", &json!({"new_version": version}), RequestTimeout::Short),
+            ServerKind::Sglang | ServerKind::Rlhost => Ok(answer),
+        });
+        // Other clients may use the server, too.
+        self.post("/resume", &json!({}), RequestTimeout::Short)?;
+        loaded.map(drop)
     }
 
     /// Returns the weight versions.
-    pub fn weight_info(&self) -> Result<WeightInfo, InferenceFailure> {
-        let answer = self.get(INFO, RequestTimeout::Short)?;
+    ///
+    /// # Errors
+    /// If the server does not report them.
+    pub fn weight_info(&self, kind: ServerKind) -> Result<WeightInfo, InferenceFailure> {
+        let path = if kind == ServerKind::Sglang { "/model_info" } else { "/weight_info" };
+        let answer = self.get(path, RequestTimeout::Short)?;
         let text = |value: &Value| match value {
             Value::String(text) => printable(text, 200),
             other => printable(&other.to_string(), 200),
         };
-        let model = answer.get("weight_version").ok_or_else(|| self.foreign(INFO, "it has no weight_version"))?;
+        let model = answer.get("weight_version").ok_or_else(|| self.foreign(path, "it has no weight_version"))?;
         let adapters = answer.get("adapters").and_then(Value::as_object);
         let adapters = adapters.into_iter().flatten().map(|(name, version)| (name.clone(), text(version))).collect();
         Ok(WeightInfo { model: text(model), adapters })

@@ -56,8 +56,8 @@ impl ServerFault {
 #[derive(Clone, Debug)]
 pub(super) struct SyncedServer {
     server: ServerDescription,
-    /// Name of the weights in requests.
-    model: String,
+    /// Name of the adapter in requests; none if the server has all weights of the version.
+    adapter: Option<String>,
     /// The server's own name for the version, which each token must carry; none for a server without version names.
     label: Option<String>,
     published: Arc<PublishedPolicy>,
@@ -104,12 +104,15 @@ impl Connection {
         before: Option<&SyncedServer>,
     ) -> Result<SyncedServer, ServerFault> {
         let server = self.client.describe()?;
-        let (model, label) = match published.sync {
-            RolloutSync::Lora => self.load_adapter(&server, published, before)?,
-            RolloutSync::Disk => self.reload(&server, published)?,
+        let (adapter, label) = match published.sync {
+            RolloutSync::Lora => (Some(published.name.clone()), self.load_adapter(&server, published, before)?),
+            RolloutSync::Disk => {
+                let label = self.client.replace_weights(server.kind, &published.folder, &published.name, self.patience())?;
+                (None, Some(label))
+            }
         };
         let (version, published) = (published.version, Arc::clone(published));
-        let serving = SyncedServer { server, model, label, published, version, difference: 0.0 };
+        let serving = SyncedServer { server, adapter, label, published, version, difference: 0.0 };
         match self.prove(&serving) {
             Ok(difference) => Ok(SyncedServer { difference, ..serving }),
             Err(trouble) => {
@@ -151,7 +154,8 @@ impl Connection {
             stop: Vec::new(),
         };
         let request = CompletionRequest {
-            model: serving.model.clone(),
+            model: serving.server.model.clone(),
+            adapter: serving.adapter.clone(),
             prompt: text.to_vec(),
             samples: SAMPLES,
             parameters,
@@ -167,42 +171,26 @@ impl Connection {
         self.proved_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Has the server load a version as an adapter, and returns the server's name of it, if it has one.
     fn load_adapter(
         &self,
         server: &ServerDescription,
         published: &PublishedPolicy,
         before: Option<&SyncedServer>,
-    ) -> Result<(String, Option<String>), InferenceFailure> {
+    ) -> Result<Option<String>, InferenceFailure> {
+        let kind = server.kind;
         // It may have been loaded before the connection was lost.
-        let _ = self.client.unload_adapter(&published.name);
-        self.client.load_adapter(&published.name, &published.folder, self.patience())?;
-        if let Some(before) = before.filter(|before| before.model != published.name) {
+        let _ = self.client.unload_adapter(kind, &published.name);
+        self.client.load_adapter(kind, &published.name, &published.folder, self.patience())?;
+        if let Some(before) = before.and_then(|before| before.adapter.as_ref()).filter(|before| **before != published.name) {
             // A restarted server does not know the adapter.
-            let _ = self.client.unload_adapter(&before.model);
+            let _ = self.client.unload_adapter(kind, before);
         }
-        let label = match server.kind {
+        match kind {
             // Names are never reused, so they serve as versions.
-            ServerKind::Vllm => None,
-            ServerKind::Rlhost => self.client.weight_info()?.adapters.remove(&published.name),
-        };
-        Ok((published.name.clone(), label))
-    }
-
-    fn reload(
-        &self,
-        server: &ServerDescription,
-        published: &PublishedPolicy,
-    ) -> Result<(String, Option<String>), InferenceFailure> {
-        self.client.pause(self.patience())?;
-        let loaded = self.client.reload(&published.folder, self.patience()).and_then(|()| self.client.reset_prefix_cache());
-        let loaded = loaded.and_then(|()| match server.kind {
-            ServerKind::Vllm => self.client.set_weight_version(&published.name),
-            ServerKind::Rlhost => Ok(()),
-        });
-        // Other clients may use the server, too.
-        self.client.resume()?;
-        loaded?;
-        Ok((server.model.clone(), Some(self.client.weight_info()?.model)))
+            ServerKind::Vllm | ServerKind::Sglang => Ok(None),
+            ServerKind::Rlhost => Ok(self.client.weight_info(kind)?.adapters.remove(&published.name)),
+        }
     }
 
     /// Requests completions, all of whose tokens were written with this version.
@@ -210,8 +198,9 @@ impl Connection {
         let room = serving.server.max_model_len.map_or(usize::MAX, |most| most.saturating_sub(request.prompt.len()));
         let mut request = request.clone();
         request.parameters.max_tokens = request.parameters.max_tokens.min(room.max(1));
-        request.salt = format!("{} {:?}", serving.model, serving.label);
-        request.model.clone_from(&serving.model);
+        request.salt = format!("{} {:?}", serving.adapter.as_ref().unwrap_or(&serving.server.model), serving.label);
+        request.model.clone_from(&serving.server.model);
+        request.adapter.clone_from(&serving.adapter);
         let completions = self.client.complete(&request, serving.server.kind, self.patience())?;
         let Some(expected) = &serving.label else {
             if self.proved_at().elapsed() > PROOF {
@@ -234,7 +223,7 @@ impl Connection {
         }
         if completions.iter().any(|completion| completion.versions.is_empty()) {
             // The server does not say which weights wrote a token, but whether new ones were loaded since.
-            let now = self.client.weight_info()?.model;
+            let now = self.client.weight_info(serving.server.kind)?.model;
             if now != *expected {
                 return wrong(&now);
             }
@@ -244,9 +233,9 @@ impl Connection {
 
     /// Unloads what the run loaded on the server.
     pub(super) fn forget(&self, serving: &SyncedServer) {
-        if serving.model != serving.server.model {
+        if let Some(adapter) = &serving.adapter {
             // A server that is gone has nothing loaded.
-            let _ = self.client.unload_adapter(&serving.model);
+            let _ = self.client.unload_adapter(serving.server.kind, adapter);
         }
     }
 

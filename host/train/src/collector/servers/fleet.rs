@@ -143,7 +143,7 @@ struct FleetMember {
     is_updating: bool,
     /// Number of sequences in flight, and of requests.
     under_way: (usize, usize),
-    /// Number of times that the server was lost; answers to requests from before are ignored.
+    /// Number of times that the server was lost; requests from before no longer count as in flight.
     incarnation: u64,
     checked_at: Instant,
     is_checking: bool,
@@ -442,7 +442,7 @@ impl Dispatcher {
         self.end_if_done(pending.ticket);
     }
 
-    /// Releases the capacity that an abandoned job takes on the servers that still compute it.
+    /// Stops counting the sequences of a finished or failed job on the servers that still compute it.
     fn give_room(&mut self, pending: &PendingJob) {
         for &server in &pending.servers {
             let (sequences, _) = &mut self.members[server].under_way;

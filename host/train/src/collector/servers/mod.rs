@@ -147,6 +147,7 @@ impl ServerSource {
                 };
                 let request = CompletionRequest {
                     model: String::new(),
+                    adapter: None,
                     prompt: prompt.tokens.clone(),
                     samples: MOST_SAMPLES.min(request.samples - first),
                     parameters: parameters.clone(),

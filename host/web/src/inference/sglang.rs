@@ -1,0 +1,92 @@
+//! SGLang's own routes: completions by token ids, and new weights (protocol of SGLang 0.5.23).
+
+use super::completion::{Completion, CompletionRequest, version_spans};
+use super::{InferenceClient, InferenceFailure, RequestTimeout};
+use serde_json::{Value, json};
+use std::path::Path;
+
+const GENERATE: &str = "/generate";
+const UPDATE: &str = "/update_weights_from_disk";
+
+impl InferenceClient {
+    /// Requests completions. Each sample is a prompt of its own, since the samples of one prompt would share a seed.
+    pub(super) fn complete_with_sglang(
+        &self,
+        request: &CompletionRequest,
+        patience: RequestTimeout,
+    ) -> Result<Vec<Completion>, InferenceFailure> {
+        let answer = self.post(GENERATE, &body(request), patience)?;
+        let wrong = |detail: &str| self.foreign(GENERATE, detail);
+        let all = answer.as_array().ok_or_else(|| wrong("it is not a list of completions"))?;
+        if all.len() != request.samples {
+            return Err(wrong(&format!("{} completions instead of {}", all.len(), request.samples)));
+        }
+        all.iter().map(|one| completion(one, request.parameters.max_tokens).map_err(|detail| wrong(&detail))).collect()
+    }
+
+    /// Replaces all weights. The server waits for requests in progress and empties its prefix cache.
+    pub(super) fn update_sglang(&self, folder: &Path, version: &str, patience: RequestTimeout) -> Result<(), InferenceFailure> {
+        let body = json!({"model_path": folder, "weight_version": version, "flush_cache": true});
+        let answer = self.post(UPDATE, &body, patience)?;
+        match answer["success"].as_bool() {
+            Some(true) => Ok(()),
+            _ => Err(self.foreign(UPDATE, format!("the weights were not loaded: {}", answer["message"]))),
+        }
+    }
+}
+
+fn body(request: &CompletionRequest) -> Value {
+    let parameters = &request.parameters;
+    let sampling = |sample: usize| {
+        let random = request.random.of_sample(sample);
+        json!({
+            "max_new_tokens": parameters.max_tokens,
+            "temperature": parameters.temperature,
+            "top_p": parameters.top_p,
+            "top_k": if parameters.top_k == 0 { json!(-1) } else { json!(parameters.top_k) },
+            "min_p": parameters.min_p,
+            "repetition_penalty": parameters.repetition_penalty,
+            // The server may have other end tokens for the model.
+            "ignore_eos": true,
+            "stop_token_ids": parameters.ends,
+            "stop": parameters.stop,
+            "no_stop_trim": true,
+            "skip_special_tokens": false,
+            // Has an effect with `--enable-deterministic-inference`; a 32-bit number there.
+            "sampling_seed": random.as_seed() & 0x7fff_ffff,
+        })
+    };
+    let mut body = json!({
+        "input_ids": vec![&request.prompt; request.samples],
+        "sampling_params": (0..request.samples).map(sampling).collect::<Vec<Value>>(),
+        "return_logprob": true,
+        "extra_key": request.salt,
+        "stream": false,
+    });
+    if let Some(adapter) = &request.adapter {
+        body["lora_path"] = json!(adapter);
+    }
+    body
+}
+
+/// Parses a completion. Its tokens are those with log-probabilities: `output_ids` may lack the one that ended it.
+fn completion(value: &Value, max_tokens: usize) -> Result<Completion, String> {
+    let info = &value["meta_info"];
+    let logprobs = info["output_token_logprobs"].as_array().ok_or("a completion has no output_token_logprobs")?;
+    let token = |entry: &Value| -> Option<(u32, f32)> {
+        let logp = entry.get(0)?.as_f64()? as f32;
+        Some((entry.get(1)?.as_u64()?.try_into().ok()?, logp)).filter(|(_, logp)| logp.is_finite())
+    };
+    let pairs: Option<Vec<(u32, f32)>> = logprobs.iter().map(token).collect();
+    let (tokens, logp): (Vec<u32>, Vec<f32>) =
+        pairs.ok_or("output_token_logprobs are not pairs of numbers and tokens")?.into_iter().unzip();
+    if tokens.is_empty() || tokens.len() > max_tokens {
+        return Err(format!("{} tokens; max_new_tokens is {max_tokens}", tokens.len()));
+    }
+    let finished = match info["finish_reason"]["type"].as_str() {
+        Some("stop") => true,
+        Some("length") => false,
+        other => return Err(format!("a completion ended by {}", other.unwrap_or("nothing"))),
+    };
+    Ok(Completion { tokens, logp, finished, versions: version_spans(info)? })
+}
