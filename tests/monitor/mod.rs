@@ -55,7 +55,7 @@ pub fn run_monitored(place: &TestFolder, arguments: &[&str]) -> MeasuredOutcome 
             let outcome = CommandOutcome { code: status.code(), stdout: text("stdout"), stderr: text("stderr") };
             return MeasuredOutcome { outcome, peak: most };
         }
-        std::thread::sleep(Duration::from_millis(3));
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -139,7 +139,19 @@ impl MonitoredRun {
     /// If it does not begin.
     #[must_use]
     pub fn start(place: TestFolder, name: &'static str, arguments: &[&str]) -> Self {
-        let run = ["--max-steps", "100000", "--logging-steps", "20", "--log-completions", "none", "--output-dir", "run"];
+        // On one thread: what counts are the swaps, and its steps take the processor from them and from other tests.
+        let run = [
+            "--max-steps",
+            "100000",
+            "--logging-steps",
+            "20",
+            "--log-completions",
+            "none",
+            "--num-threads",
+            "1",
+            "--output-dir",
+            "run",
+        ];
         let child = KilledOnDrop(begin(&place, &[arguments, &run].concat()));
         let mut this = Self { name, place, child, children: 0, calm: 0 };
         this.wait("the first steps", |this| this.steps() > 0);
@@ -154,7 +166,7 @@ impl MonitoredRun {
             assert!(begun.elapsed() < PATIENCE, "{what} is waited for: {}", said());
             assert!(self.child.try_wait().expect("what a run has").is_none(), "{what}: the run ended: {}", said());
             self.children = self.children.max(peak(self.child.id()).map_or(0, |(_, children)| children));
-            std::thread::sleep(Duration::from_millis(3));
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 
@@ -183,7 +195,7 @@ impl MonitoredRun {
                 swap.kill().expect("what a run has");
             }
             self.children = self.children.max(peak(self.child.id()).map_or(0, |(_, children)| children));
-            std::thread::sleep(Duration::from_millis(3));
+            std::thread::sleep(Duration::from_millis(10));
         }
         let code = swap.wait().expect("what a run has").code();
         assert!(begun.elapsed() <= PATIENCE, "{what}: no answer");

@@ -89,11 +89,12 @@ fn escape_unprintable(spelled: &str, text: &mut String) {
         Control, Format, LineSeparator, ParagraphSeparator, PrivateUse, SpaceSeparator, Surrogate, Unassigned,
     };
     for c in spelled.chars() {
-        let is_printable = match get_general_category(c) {
+        let has_printable_category = || match get_general_category(c) {
             Control | Format | LineSeparator | ParagraphSeparator | PrivateUse | Surrogate | Unassigned => false,
             SpaceSeparator => c == ' ',
             _ => true,
         };
+        let is_printable = c.is_ascii_graphic() || has_printable_category();
         _ = match u32::from(c) {
             _ if is_printable => write!(text, "{c}"),
             code @ ..=0xff => write!(text, "\\x{code:02x}"),
