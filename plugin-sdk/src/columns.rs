@@ -1,4 +1,4 @@
-//! Names of the columns that the host provides. The README lists their units, and when they are available.
+//! Names of the columns that the host provides or reads. The README lists their units, and when they are available.
 
 /// Current log-probabilities of the policy.
 pub const LOGP: &str = "logp";
@@ -30,7 +30,7 @@ pub const SEQUENCE_VALUE: &str = "sequence_value";
 pub const LABEL: &str = "label";
 /// By how much a pair's chosen sequence is better, if the dataset says so.
 pub const MARGIN: &str = "margin";
-/// Whether a sequence ended by itself rather than at a length limit: 1 or 0.
+/// Whether a sequence ended by itself rather than at a limit, of tokens or of turns: 1 or 0.
 pub const FINISHED: &str = "finished";
 /// `label` of each sequence of the whole micro-batch.
 pub const MICRO_BATCH_LABEL: &str = "micro_batch/label";

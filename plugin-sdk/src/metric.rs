@@ -22,8 +22,8 @@ impl Metric {
         (count > 0.0).then(|| Self::mean(name, sum / count, count))
     }
 
-    /// Creates the mean of `count` values that sum to `sum`. A step without values has a mean of zero, as TRL logs it, with a weight too
-    /// small to affect other steps.
+    /// Creates the mean of `count` values that sum to `sum`. Without values, the mean is zero, as TRL logs it if a step has none, with a
+    /// weight too small to affect the values of other micro-batches.
     pub fn ratio(name: impl Into<String>, sum: f64, count: f64) -> Self {
         if count > 0.0 { Self::mean(name, sum / count, count) } else { Self::mean(name, 0.0, f64::MIN_POSITIVE) }
     }

@@ -11,7 +11,7 @@ pub struct RewardColumn {
     pub name: String,
     /// Weight of the reward in a row's score.
     pub weight: f32,
-    /// One score per row; `None` if the row is unscorable.
+    /// One score per row; `None` if this reward could not score it.
     pub values: Vec<Option<f32>>,
 }
 
@@ -24,7 +24,7 @@ pub struct Rollouts {
     pub rewards: Vec<RewardColumn>,
     /// Per row: index of its prompt.
     pub prompt_of: Vec<u32>,
-    /// Per row: whether the completion ended by itself rather than at a length limit.
+    /// Per row: whether the completion ended by itself rather than at a limit, of tokens or of turns.
     pub finished: Vec<bool>,
     /// The tokens of row i are at `offsets[i]..offsets[i+1]`.
     pub offsets: Vec<u32>,

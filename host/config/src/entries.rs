@@ -248,7 +248,7 @@ impl PluginEntry {
         Self { name, weight: weight.unwrap_or_else(one), ..Self::new(path.to_owned()) }
     }
 
-    /// Changes the folder, keeping the name.
+    /// Changes the path, keeping the name.
     pub fn move_to(&mut self, path: String) {
         let name = self.name().to_owned();
         self.path = path;
@@ -258,7 +258,7 @@ impl PluginEntry {
         }
     }
 
-    /// Returns the keys that affect scores, which can't change during a run or when it resumes.
+    /// Returns the keys that can't change during a run or when it resumes, because they determine how the entry scores.
     pub fn fixed(&self) -> [(&'static str, Value); 5] {
         [
             ("eval_only", self.eval_only.into()),

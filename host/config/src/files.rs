@@ -127,8 +127,8 @@ pub fn mark_used(file: &Path) {
     drop(File::options().append(true).open(file).and_then(|f| f.set_modified(SystemTime::now())));
 }
 
-/// Writes a file into a cache folder, atomically. Then removes abandoned temporary files, and the least recently used files with the same
-/// extension, until the rest takes at most `room` bytes.
+/// Writes a file into a cache folder, atomically. Then removes files with the same extension and abandoned temporary files, the least
+/// recently used first, until the rest takes at most `room` bytes.
 ///
 /// # Errors
 /// If the file can't be written, the folder can't be read or a file can't be removed.

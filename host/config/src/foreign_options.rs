@@ -13,7 +13,7 @@ pub enum OptionTreatment {
     NotNeeded,
     /// The value is appended to the value of a key, after this character.
     AppendedTo(&'static str, char),
-    /// The value sets this key, and overrides all other sources.
+    /// The value sets this key, and overrides what files and flags set.
     Sets(&'static str),
     /// The first value turns this key on, the second turns it off.
     Switches(&'static str, [&'static str; 2]),
@@ -406,10 +406,10 @@ pub fn option(name: &str) -> Option<ForeignOption> {
 }
 
 impl ForeignOption {
-    /// Returns the weights of the rewards, if the value contains any.
+    /// Returns the weights of the rewards, if that is what the option sets.
     ///
     /// # Errors
-    /// If the numbers of weights and rewards differ.
+    /// If the value is not one number for each of the rewards.
     pub(super) fn weights(&self, value: &Value, rewards: usize) -> Result<Option<Vec<f64>>, String> {
         if self.treatment != RewardWeights {
             return Ok(None);

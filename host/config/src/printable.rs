@@ -71,8 +71,8 @@ pub fn printable_path(path: &Path) -> String {
 }
 
 /// Returns a path as one shell word, for a command that is printed to be pasted. Hidden characters and bytes that are not text are escaped
-/// in `$'..'`, which keeps the word on one line. Shells that don't support that see another path, but nothing else: all quotation marks and
-/// backslashes are escaped.
+/// in `$'..'`, which keeps the word on one line. Shells that don't support that see another path, but nothing else: the path's single
+/// quotes and backslashes are escaped.
 #[must_use]
 pub fn shell_word(path: &Path) -> String {
     let bytes = path.as_os_str().as_encoded_bytes();

@@ -100,8 +100,8 @@ impl KeyAssignment {
         }
     }
 
-    /// Returns the configuration with this value; `plugin.NAME.KEY` is a key of the reward with this name. Other keys are the algorithm's
-    /// `settings`.
+    /// Returns the configuration with this value; `plugin.NAME.KEY` is a key of the reward with this name. Keys that rlhost does not have
+    /// are the algorithm's `settings`.
     pub(super) fn apply(&self, config: RunConfig, settings: &[String]) -> Result<RunConfig> {
         let place = || format!("--set {}", printable(&format!("{}={}", self.raw_key, self.text), LONGEST_SET));
         self.applied(config, settings).map_err(|detail| Error::Invalid { place: place(), detail })

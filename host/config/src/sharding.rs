@@ -75,7 +75,7 @@ impl ShardingRequests {
         says("fsdp").or_else(|| says("fsdp_config")) == Some(true)
     }
 
-    /// Returns the requested stages, each with its layer and the name of the option.
+    /// Returns the requested stages, each with its layer and the name of the key or option.
     fn stages(&self) -> Vec<(usize, &'static str, u8)> {
         let stage = |name: &'static str| self.option(name).and_then(|(layer, asked)| Some((*layer, name, asked.stage?)));
         let mut all: Vec<_> = self.key.iter().map(|(layer, stage)| (*layer, KEY, *stage)).collect();

@@ -87,7 +87,7 @@ pub(super) fn unknown<'a>(setting: &str, known: impl IntoIterator<Item = &'a str
     format!("has {}, which is not known here{near}", printable(setting, LONGEST_SHOWN))
 }
 
-/// Parses an option's settings with `setting`.
+/// Parses an option's settings with `parse`.
 ///
 /// # Errors
 /// If something is wrong; names the file, if there is one.
@@ -104,7 +104,7 @@ pub(super) fn read(
 /// Returns an option's settings: the table itself, or that of the JSON file that it names.
 ///
 /// # Errors
-/// If the file can't be used; names it.
+/// If the value or its file can't be used; names the file.
 fn settings(value: &Value) -> Result<Table, String> {
     let path = match value {
         Value::Table(settings) => return Ok(settings.clone()),

@@ -35,7 +35,7 @@ fn growth(part: &Value) -> usize {
         Some("ByteLevel") => 2,
         // Adds a space before each token.
         Some("WordPiece") => 2,
-        // An empty suffix is found between all characters.
+        // An empty suffix or delimiter is found between all characters.
         Some("BPEDecoder") => 1 + usize::from(bytes(&part["suffix"]) == 0),
         Some("CTC") => 1 + usize::from(bytes(&part["word_delimiter_token"]) == 0),
         Some("Replace") => match (bytes(&part["pattern"]["String"]), bytes(&part["content"])) {

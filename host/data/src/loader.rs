@@ -142,7 +142,7 @@ impl Loader {
 
     /// Returns the next batch of usable rows, without those to skip, and the number of skipped rows; `judge` decides which of the next rows
     /// are usable. An incomplete batch at the end of a pass is dropped or returned. A batch that finds too few rows in an entire pass
-    /// includes skipped ones; if none were skipped, it is smaller.
+    /// includes skipped ones; if these don't fill it either, it is smaller.
     ///
     /// The order is that of all rows, so it does not depend on which rows were judged before.
     ///

@@ -246,8 +246,8 @@ impl Tokenizer {
         self.names_end
     }
 
-    /// Returns the text of the end token named in `special_tokens_map.json`, or of the first of the `model`'s, if the tokenizer's settings
-    /// name none.
+    /// Returns the text of the end token named in `special_tokens_map.json`, or of the first of the `model`'s, if neither the tokenizer's
+    /// settings nor the run name one.
     ///
     /// # Errors
     /// If the file can't be read.

@@ -132,8 +132,8 @@ impl TurnSearch<'_> {
         Ok(text.and_then(|text| text.rsplit_once(self.probe).map(|(_, after)| after.to_owned())))
     }
 
-    /// Returns the range of a turn whose content is not written, because it calls tools. The range begins after the content of the previous
-    /// message, and ends where the conversation up to the turn's end stops agreeing with the full text.
+    /// Returns the range of a turn whose content is not written, because it calls tools. The range begins after the text that asks for the
+    /// turn, behind the previous message's content, and ends where the conversation up to the turn's end stops agreeing with the full text.
     fn anchored(&self, i: usize) -> Result<Option<Range<usize>>, RenderError> {
         let Some(asking) = self.behind_the_last(i)? else { return Ok(None) };
         let (Some((_, after)), Some((_, own))) = (self.around(i - 1, self.messages.len())?, self.around(i - 1, i + 1)?) else {

@@ -36,7 +36,7 @@ enum CollectiveExecutor<'a> {
 /// Collectives on tensors, run in the order of the requests, which is the same on all ranks.
 pub struct Collectives<'a>(CollectiveExecutor<'a>);
 
-/// A collective that may still be running.
+/// A collective that may not have finished yet.
 #[must_use]
 pub struct PendingCollective(mpsc::Receiver<()>);
 

@@ -12,7 +12,7 @@ use mpi::traits::*;
 /// Tag of header messages.
 const HEADER: i32 = 1;
 
-/// Maximum bytes of one gathering over all ranks, since MPI counts in 32 bits.
+/// Maximum bytes of one MPI call that gathers from all ranks, since MPI counts in 32 bits; more take several calls.
 const GATHERED_AT_ONCE: usize = 1 << 30;
 
 pub(super) struct MpiRanks {

@@ -12,7 +12,7 @@ use std::time::Instant;
 /// Maximum length of a line that is read, in bytes.
 const LONGEST_LINE: u64 = 1 << 20;
 
-/// Maximum number of metrics, and of values in all rows together.
+/// Maximum number of metrics, and of values in all rows together, including missing ones.
 const MOST_COLUMNS: usize = 2048;
 const MOST_PLACES: usize = 24 << 20;
 

@@ -81,7 +81,7 @@ fn clamped(x: f32, alpha: f32, limit: f32) -> (f32, f32) {
     (gate * s, if x > limit { 0.0 } else { s + alpha * gate * s * (1.0 - s) })
 }
 
-/// Returns gates, and one plus each up value, clamped to the limit, in f32.
+/// Returns the gates in f32, and one plus each up value after that is clamped to the limit.
 fn within(gate: &Tensor, up: Option<&Tensor>, limit: f32) -> Result<(Tensor, Tensor)> {
     Capability::ExpertBiases.require(gate)?;
     let up = up.ok_or_else(|| Error::Shape { op: "activation", detail: "a clamped gate without its factor".into() })?;

@@ -353,8 +353,8 @@ struct AttentionBackward<'a> {
 type AttentionScratch = (Vec<f32>, Vec<f32>);
 
 impl AttentionBackward<'_> {
-    /// Writes the gradients of one head in the segments of a tree: of queries, and the head's part of those of keys and values, all `[N, H
-    /// * C]`.
+    /// Writes the gradients of one head in the segments of a tree: of queries, and the head's part of those of keys and values, all
+    /// `[N, H * C]`.
     fn tree_backward(
         &self,
         forest: &Forest,

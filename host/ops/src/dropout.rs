@@ -66,7 +66,7 @@ impl DropoutMask<'_> {
     /// Returns `x: [N, in]` with some values dropped and the others scaled by `1 / (1 - p)`. The gradient is the same map.
     ///
     /// # Errors
-    /// If the number of rows differs, or `x` is not on the CPU.
+    /// If there is not a number for each row, or `x` is not on the CPU.
     pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let (rows, width) = self.sizes(x)?;
         let (read, scale) = (read(x)?, self.scale());

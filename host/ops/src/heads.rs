@@ -34,7 +34,8 @@ pub struct AttentionConfig {
     /// Number of newest positions that a token sees, including itself; all if `None` (sliding windows, Beltagy et al. 2020, arXiv
     /// 2004.05150).
     pub window: Option<usize>,
-    /// Whether texts are cut into chunks of the window's length instead, and a token sees only the earlier positions of its chunk.
+    /// Whether windows don't slide: texts are cut into chunks of the window's length, and a token sees only the earlier positions of its
+    /// chunk.
     pub chunked: bool,
     /// Factor of the scores, usually the inverse square root of the head size.
     pub scale: f32,

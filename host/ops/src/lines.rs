@@ -170,8 +170,8 @@ fn plainly<T: LineValue>(xs: &[f32], d_in: usize, first: usize, lines: WeightLin
     }
 }
 
-/// Computes [`sums`] in vector registers. A tile of `$rows` rows and `$parts` registers of outputs takes nearly all of them. The loops are
-/// unrolled by hand because otherwise the compiler leaves the sums in memory.
+/// Computes [`sums`] in vector registers. A tile of `$rows` rows and `$parts` registers of outputs takes nearly all of them. It is written
+/// with intrinsics for each number of rows, because otherwise the compiler leaves the sums in memory.
 #[cfg(target_arch = "x86_64")]
 macro_rules! in_registers {
     ($name:ident, $features:literal, $value:ty, $of_line:path, $lanes:literal, $rows:literal, $parts:literal,

@@ -138,7 +138,7 @@ fn sums_of(lines: &[f32], line: usize) -> Vec<SoftmaxSums> {
             *top = if z > *top { z } else { *top };
         }
     });
-    // Lines whose logits are all -inf have no weight compared with others.
+    // If a row's logits in these lines are all -inf, they have no weight compared with those in other lines.
     let shifts: Vec<f32> = tops.iter().map(|&top| if top == f32::NEG_INFINITY { 0.0 } else { top }).collect();
     let (mut sums, mut weighted) = (vec![0f32; line], vec![0f32; line]);
     wide!(for line in lines.chunks_exact(line) {

@@ -13,7 +13,7 @@ pub const BYTES: usize = BLOCK / 2;
 /// Values by their bits.
 const NUMBERS: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
-/// Exponent of a block whose exponent bits are zero.
+/// Bias of a block's exponent, which is subtracted from its bits.
 const BIAS: i32 = 127;
 
 /// Returns the values of blocks, given their bits and their exponents. A block with a NaN exponent has values that are not finite.

@@ -22,7 +22,7 @@ impl UniformNoise<'_> {
     /// Adds to each value of `x: [N, D]` an independent number that is uniform between minus and plus the row's bound.
     ///
     /// # Errors
-    /// If the number of rows or bounds differs, or `x` is not on the CPU.
+    /// If there is not a number and a bound for each row, or `x` is not on the CPU.
     pub fn add_to(&self, x: &Tensor) -> Result<()> {
         let (rows, width) = matrix_dims(x);
         if rows != self.rows.len() || rows != self.bounds.len() {

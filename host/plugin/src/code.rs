@@ -43,7 +43,7 @@ impl CompiledCode {
         usize::try_from(self.number(FIXED)).unwrap_or(usize::MAX)
     }
 
-    /// Returns whether a trial instance was created within at most this memory, in bytes, and with tables of at most this many elements.
+    /// Returns whether a trial instance was created within at most this memory, in bytes, and with exactly this limit on table elements.
     pub(super) fn was_tried(&self, memory: u64, table_elements: u32) -> bool {
         let tried = self.number(TRIED);
         let (mebibytes, elements) = (tried >> 32, tried & u64::from(u32::MAX));

@@ -140,7 +140,7 @@ pub(super) fn exit_code(done: Result<(), CompileRefusal>) -> ExitCode {
 }
 
 /// Returns the component that a plugin is or is wrapped into, and the memory of each instance besides its memories and tables, in bytes.
-/// Rejects a plugin that contains more than allowed or whose instances take more than `each` bytes.
+/// Rejects a plugin that contains more than allowed or whose instances take more than `each` bytes of that memory.
 pub(super) fn check_component(bytes: &[u8], each: u64) -> Result<(Cow<'_, [u8]>, u64), CompileRefusal> {
     let component = wrap::as_component(bytes).map_err(CompileRefusal::Damaged)?;
     let fixed = census::check(&component, each)?;

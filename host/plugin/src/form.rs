@@ -19,7 +19,7 @@ pub struct FormField {
     pub kind: FormFieldKind,
     /// Default value; null if there is none.
     pub default: Value,
-    /// Whether the setting may be omitted.
+    /// Whether the setting may have no value, that is, be null.
     pub is_optional: bool,
 }
 

@@ -1,8 +1,8 @@
 //! The plugin host: runs rewards, algorithms and environments, which are WebAssembly components, in a sandbox.
 //!
 //! Data is passed as flat slices; a plugin has no access to tensors, files, the clock or the network. The exceptions are servers and
-//! folders that the user grants to a plugin by name. The host makes the requests to those servers. Everything a plugin returns is checked
-//! before use.
+//! folders that the user grants to a reward or an environment by name. The host makes the requests to those servers. Everything a plugin
+//! returns is checked before use.
 
 mod adapters;
 pub mod algorithm;

@@ -307,7 +307,7 @@ impl LoadedPlugin {
         (self.limits.total_memory() / bytes.saturating_add(self.memory_of_cells()).max(1)).max(1)
     }
 
-    /// Returns the memory that an instance's cells may take, in bytes; 0 if no cell has been opened yet.
+    /// Returns the memory that an instance's cells may take, in bytes; 0 if the plugin opens no cells.
     fn memory_of_cells(&self) -> usize {
         self.maker.walls.as_ref().map_or(0, |walls| walls.size())
     }

@@ -291,7 +291,8 @@ impl RewardPlugin {
         on_error: RewardErrorAction,
     ) -> Result<ScoringOutcome> {
         let state = self.plugin.snapshot()?;
-        // The retry has the time that the first attempt left over; scoring row by row has that much again.
+        // For rows that are separate calls, the retry has the time that the first attempt left over. Scoring row by row has the full time
+        // again.
         let until = self.plugin.deadline_of_rows(rows.len());
         let first = match self.score_rows(batch, rows.clone(), until) {
             Ok((scores, first)) => {

@@ -352,7 +352,7 @@ impl TaskQueueState {
         EpisodeProgress { offered, open, ended: self.tasks.len() - offered - open, idle_time: quiet }
     }
 
-    /// Returns when the next episode expires, unless one ends before.
+    /// Returns when the next episode expires, unless a driver begins or ends one before.
     fn next_expiry(&self, timeout: Duration) -> Instant {
         let open = self.stages.iter().filter_map(|stage| if let TaskStage::Open(open) = stage { Some(open.since) } else { None });
         let first = open.min().or(self.last_activity).unwrap_or_else(Instant::now);

@@ -255,7 +255,7 @@ fn of_tasks(tasks: &[&ProgressStatus], now: Instant, width: usize) -> String {
     with_bar(&Some(whole).filter(fits).unwrap_or_else(brief), share, width)
 }
 
-/// Returns the tasks to show: the outermost, and each activity once, with the task whose total is known.
+/// Returns the tasks to show: the outermost [`DEPTH`], with nested tasks of one activity as one, by the first whose total is known.
 fn chosen<'a>(tasks: impl Iterator<Item = &'a ProgressStatus>) -> Vec<&'a ProgressStatus> {
     let mut shown: Vec<&ProgressStatus> = Vec::new();
     for status in tasks {
@@ -311,7 +311,7 @@ fn counted(status: &ProgressStatus) -> String {
     format!("{text}{counted}{rows}")
 }
 
-/// Returns the elapsed time of a task, and its estimated duration.
+/// Returns the elapsed time of a task, and its estimated remaining time if known.
 fn ticking(status: &ProgressStatus, now: Instant) -> String {
     let elapsed = clock(now.saturating_duration_since(status.began));
     left(status, now).map_or_else(|| format!("  {elapsed}"), |left| format!("  {elapsed} elapsed, {} left", clock(left)))

@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The flag of an agent whose drivers run on other machines.
+/// The flag of an agent whose drivers the run does not start itself.
 pub(super) const AGENT_LISTEN: &str = "agent_listen";
 
 /// TRL's switches that are on by default in TRL and are not keys of rlhost. Other switches are left out, so that they don't distort

@@ -32,7 +32,7 @@ pub fn export(source: &ModelFolder, precision: GgufPrecision, to: &mut impl Writ
     let config = || source.base().join("config.json");
     let target_of = |a: &Architecture| targets::for_architecture(a).map_err(|detail| Error::Unknown { path: config(), detail });
     target_of(source.architecture())?;
-    // An adapter is merged in f32; all other weights are rounded once, when they are written.
+    // With an adapter, weights are merged in f32; without one, they are rounded once, when they are written.
     let held = if source.lora().is_some() { WeightStorage::default() } else { WeightStorage::AS_STORED };
     let weights = source.clone().with_weight_storage(held).decoder()?.weights().merged()?;
     // An adapter may have untied the output head from the embedding.

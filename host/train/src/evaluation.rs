@@ -10,7 +10,7 @@ pub(super) struct Evaluation {
     pub(super) prompts: PromptSet,
     /// Number of steps between evaluations; none if training has none.
     every: Option<u64>,
-    /// Step of the first evaluation in training.
+    /// Minimum number of steps before the first evaluation in training.
     from: u64,
     /// The last step, after which there is always an evaluation.
     last: u64,

@@ -184,7 +184,7 @@ impl Batching {
         self.groups.map_or(1, |groups| if phase == Phase::Eval { groups.eval } else { groups.train })
     }
 
-    /// Returns the number of prompts for this many items.
+    /// Returns the number of prompts of this many items: completions or, if items are pairs, one per prompt.
     fn prompts_of(&self, items: usize, phase: Phase) -> usize {
         if self.items_are_pairs { items } else { items / self.group(phase) }
     }
@@ -396,6 +396,7 @@ pub(super) struct LearnerPlan {
     pub differs_from_sampling: bool,
     /// Precision in which ranks exchange gradients.
     pub reduce_dtype: ReduceDtype,
+    /// Whether ranks exchange gradients during the backward pass.
     pub overlaps_reduction: bool,
     pub seed: u64,
 }
@@ -450,7 +451,7 @@ pub(super) struct EvaluationPlan {
     pub needs_scores: bool,
     /// Length of the sequences that rows are packed into, if they are packed.
     pub packs_into: Option<usize>,
-    /// Criterion for solved prompts.
+    /// Criterion by which completions solve their prompts.
     pub solved: Option<SolvedPlan>,
     /// Metric that schedules and early stopping follow, without its prefix, and whether a greater value is better.
     pub metric: (String, bool),
@@ -462,7 +463,7 @@ pub(super) struct EvaluationPlan {
 /// Criterion by which a completion of an evaluation solves its prompt.
 #[derive(Clone, Debug)]
 pub(super) struct SolvedPlan {
-    /// Minimum reward of a solved prompt.
+    /// Minimum reward of a completion that counts as solved.
     pub threshold: f64,
     /// Name of that reward; by default, the first.
     pub reward: Option<String>,

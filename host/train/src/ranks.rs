@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// Settings that all ranks must share.
+/// Settings of a rank, to be compared with the other ranks'.
 #[derive(Deserialize, Serialize)]
 struct RankSettings {
     #[serde(with = "dist::json")]

@@ -107,7 +107,7 @@ impl Sharding {
         }
     }
 
-    /// Shards the model of this prefix, with the gradients of its trained parameters. Parameters that other ranks own are freed.
+    /// Shards the model of this prefix, with the gradients of its trained parameters. Parameters that only other ranks keep are freed.
     pub(crate) fn divide(
         &mut self,
         prefix: &'static str,
@@ -229,12 +229,12 @@ impl ModelShards {
         }
     }
 
-    /// Frees the parameters that other ranks own.
+    /// Frees the parameters that only other ranks keep.
     pub(super) fn release(&self) -> ops::Result<()> {
         self.parts.values().try_for_each(|part| self.free(&part.sharded))
     }
 
-    /// Frees the gradients that other ranks own.
+    /// Frees the gradients that only other ranks keep.
     pub(super) fn free_gradients(&self) -> ops::Result<()> {
         if !self.sums_each_pass() {
             return Ok(());
@@ -391,7 +391,7 @@ impl PassCollectives<'_> {
         self.next.get().checked_sub(1).and_then(|now| self.events.get(now)).is_some_and(|now| now.direction == event.direction)
     }
 
-    /// Allocates the gradients of parts that other ranks own.
+    /// Allocates the gradients of parts where only other ranks keep them.
     fn begin_gradients(&self, parts: &[ModelPart]) -> model::Result<()> {
         if self.shards.sums_each_pass() {
             let mut ahead = self.sums_ahead.borrow_mut();

@@ -71,7 +71,7 @@ impl SharedModel {
         self.shards.as_ref().filter(|shards| shards.gathers()).map(|shards| shards.follow(by, false))
     }
 
-    /// Frees the parameters that other ranks own.
+    /// Frees the parameters that only other ranks keep.
     pub(crate) fn release(&self) -> ops::Result<()> {
         self.shards.as_ref().map_or(Ok(()), ModelShards::release)
     }

@@ -24,7 +24,7 @@ pub(crate) struct ExpiringValue<T> {
 #[derive(Clone)]
 pub(crate) struct CachedReport {
     pub value: Arc<Value>,
-    /// Position in the events and number of metrics that the report covers.
+    /// Length of the events, in bytes, and number of metrics that the report covers.
     pub events: u64,
     pub metrics: usize,
     /// When the report was started, and how long it took.

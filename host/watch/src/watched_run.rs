@@ -59,7 +59,7 @@ pub(crate) struct RunSubject {
     pub model: String,
 }
 
-/// A stamp that changes whenever the files have new contents.
+/// A stamp that changes whenever the files have new contents or the run's state differs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ViewStamp {
     places: [u64; 3],
@@ -121,7 +121,7 @@ impl WatchedRun {
         }
     }
 
-    /// Reads new lines for at most about `patience`. Returns whether there were any.
+    /// Reads new lines for at most about `patience`. Returns whether anything changed, in the files or in the run's state.
     pub fn refresh(&mut self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let followed = &mut self.live;

@@ -261,7 +261,7 @@ fn closed_fractions(text: &str) -> String {
                 push_fraction(&mut out, above, below);
                 out.push_str(rest);
             }
-            // No number may be next to this command.
+            // This command can't be part of the text around a single number, so the text is a formula.
             _ => out.push_str(&format!("\\frac_{part}")),
         }
     }

@@ -109,7 +109,7 @@ mod tests {
     use rlhost_plugin_sdk::algorithm::testing::batch;
     use rlhost_plugin_sdk::algorithm::{Column, Scale};
 
-    /// Returns two completions of two tokens each, the third of which does not count, in a step of eight tokens.
+    /// Returns two completions of two tokens each, in a step of eight tokens. The third token does not count.
     fn completions(columns: &[(&str, [f32; 4])]) -> Batch {
         let mut made = batch(&[&[2, 2]]).with_column(Column::new("entropy", Unit::Token, vec![1.0, 2.0, 7.0, 3.0]));
         made.columns.extend(columns.iter().map(|(name, values)| Column::new(*name, Unit::Token, values.to_vec())));

@@ -14,7 +14,7 @@ pub(crate) const ENTROPY_OF_KEPT: &str = "entropy_of_kept";
 pub struct EntropyControl {
     /// The coefficient; `entropy_coef` before the first step.
     coef: Option<f64>,
-    /// Mean entropy of the last step. No bonus is applied before the first step.
+    /// Mean entropy of the last step. No bonus is applied before there is one.
     last_entropy: Option<f64>,
 }
 

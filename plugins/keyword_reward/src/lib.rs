@@ -54,7 +54,7 @@ impl Default for KeywordRewardSettings {
 /// The settings with their lists compiled for searching.
 pub struct KeywordFinder {
     settings: KeywordRewardSettings,
-    /// Finds the entries of the blocklist and of the allowlist, numbered consecutively.
+    /// Finds the entries of the blocklist and of the allowlist, numbered consecutively in this order.
     finder: AhoCorasick,
 }
 

@@ -21,7 +21,7 @@ pub(super) enum ToolCallFormat {
     Mistral,
     /// `{"name": ..., "parameters": {...}}` as the whole turn: Llama 3.
     Llama,
-    /// `<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{...}<｜tool▁call▁end｜>`, or JSON in a code block after the name: DeepSeek.
+    /// `<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{...}<｜tool▁call▁end｜>`, or the name after the separator, then JSON in a code block: DeepSeek.
     DeepSeek,
     /// `to=functions.NAME<|channel|>commentary json<|message|>{...}<|call|>`: gpt-oss.
     Channels,

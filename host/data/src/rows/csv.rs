@@ -40,7 +40,7 @@ pub(super) fn rows(
     Ok(rows)
 }
 
-/// Warns about columns with values that look like lists of messages but are not valid JSON.
+/// Warns about columns with values that look like lists of messages but can't be parsed as such.
 fn warn_of_no_messages(file: &DatasetFile, columns: BTreeSet<&str>) {
     let (file, columns) = (printable_path(&file.0), listed(columns.into_iter()));
     tracing::warn!(
@@ -191,8 +191,8 @@ impl<'a> CsvReader<'a> {
         Ok(names)
     }
 
-    /// Returns the columns of the current record, and their approximate memory. Adds columns that look like messages but are not valid JSON
-    /// to `no_messages`.
+    /// Returns the columns of the current record, and their approximate memory. Adds columns that look like lists of messages but can't be
+    /// parsed as such to `no_messages`.
     fn row<'n>(
         &self,
         place: &Location,

@@ -29,7 +29,7 @@ const SMALL: u64 = 16 << 20;
 /// Size in bytes, and number, of rows that are parsed together.
 const TOGETHER: (usize, usize) = (4 << 20, 4096);
 
-/// Number of rows per thread.
+/// Minimum number of rows per thread.
 const ROWS_A_THREAD: usize = 256;
 
 /// Table of a dataset's rows.
@@ -106,7 +106,7 @@ struct TableScan<'a, T, J, K> {
     lacking: Option<Error>,
     /// Size above which files are read again, and texts are not kept in memory.
     small: u64,
-    /// Size of the texts kept in memory so far.
+    /// Size of the texts stored so far, in memory or in the temporary file.
     kept: u64,
     /// Range of rows used of the current files; `None` for all.
     window: Option<Range<usize>>,
@@ -164,7 +164,7 @@ impl DatasetTable {
         self.rows.iter().map(|row| u64::from(row.length)).sum()
     }
 
-    /// Returns a hash of the rows' texts, in order, and of the renamed columns.
+    /// Returns a hash of the rows' texts, in order, and of the names of renamed columns.
     pub fn hash(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         for name in self.renamed.iter().flat_map(|(name, own)| [name, own]) {

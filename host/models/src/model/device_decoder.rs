@@ -50,7 +50,7 @@ pub struct DeviceDecoder<'a> {
     pub session: DecodeSession,
     drawing: DrawOptions,
     recorded: Option<RecordedStep>,
-    /// Number of steps since the last recorded one.
+    /// Number of steps since the last one that a recording was made of or replaced.
     plain: usize,
     may_record: bool,
 }

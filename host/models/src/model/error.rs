@@ -53,7 +53,7 @@ pub enum Error {
         /// The precision.
         dtype: &'static str,
     },
-    /// The adapter has a bias on a linear layer without one.
+    /// An adapter's bias can't be merged into a linear layer without one.
     #[error("{module} has no bias, so the adapter's lora_bias can't be merged into it; use the adapter with its base model")]
     NoBias {
         /// The linear layer.

@@ -73,7 +73,7 @@ pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
             let detail = format!("not enough memory for {name} of shape {shape:?}; use smaller sizes");
             return Err(Error::Config { path: "config.json".into(), detail });
         }
-        // These start at one; a norm's weight stored as an offset from one is not among them.
+        // Parameters that don't start at zero: `.dt_bias` is not a bias, and this norm's weight is not stored as an offset from one.
         let of_network = [".dt_bias", ".A_log", ".linear_attn.norm.weight"].iter().any(|end| name.ends_with(end));
         let from_one = shape.len() == 1 && a.norm == NormKind::RmsFromOne && !of_network;
         let is_bias = name.ends_with("bias") && !of_network;

@@ -61,8 +61,8 @@ impl SafetensorsReader {
         Ok(this)
     }
 
-    /// Opens the files of a model's folder: one file, or several with an index. As in transformers, a single file needs no index, but one
-    /// that is present must be valid.
+    /// Opens the files of a model's folder: the single file if there is one, else several with an index. As in transformers, a single file
+    /// needs no index, but an index that is present must be valid.
     ///
     /// # Errors
     /// If a file is missing, not a regular file, damaged, or outside the folder according to the index, or if two files have a tensor of

@@ -10,7 +10,7 @@ use candle_core::Tensor;
 pub struct ShortConvolution<T = Tensor> {
     /// Weight, `[D, 1, K]`.
     pub weight: T,
-    /// Bias, `[D]`, if the family has one.
+    /// Bias, `[D]`, if the model's convolutions have one.
     pub bias: Option<T>,
 }
 

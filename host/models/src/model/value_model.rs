@@ -166,7 +166,7 @@ impl ModelFolder {
     /// Returns the padding token in `config.json`, if any. A text's value is that of its last non-padding token.
     ///
     /// # Errors
-    /// If the value is not a token id.
+    /// If the value is not a number.
     pub fn pad_token(&self) -> Result<Option<u32>> {
         let id = self.read_config(|config| config.number("pad_token_id"))?;
         Ok(id.filter(|id| id.fract() == 0.0 && (0.0..f64::from(u32::MAX)).contains(id)).map(|id| id as u32))

@@ -48,7 +48,7 @@ impl WeightStorage {
             if name.ends_with(SCALES) {
                 return Ok(scales.take().ok_or_else(missing)?);
             }
-            // Only one unquantized weight is in memory at a time.
+            // Of the weights to be quantized, only one at a time is in memory in full.
             let weight = take(name, shapes.get(name).ok_or_else(missing)?, self.dtype)?;
             if !quantized.contains(name) {
                 return Ok(weight);

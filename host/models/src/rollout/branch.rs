@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// A position at which a rollout's tokens continue an earlier token than the previous one.
+/// A position at which a rollout's tokens don't continue the previous token, but an earlier one or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Branch {
     /// Index of the branch's first token among the rollout's tokens.

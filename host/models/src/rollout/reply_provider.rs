@@ -8,7 +8,8 @@ pub trait ReplyProvider: Sync {
     /// different sequences. A reply must not depend on which sequences are passed together.
     fn next_turns(&self, ended: &[EndedTurn<'_>]) -> Vec<TurnReply>;
 
-    /// Returns the number of the instance that replies to a sequence, given the index of its request and of its completion.
+    /// Returns the number of the instance that replies to a sequence, given the index of its request and its own
+    /// among the completions of the row.
     fn instance(&self, request: usize, sample: usize) -> usize;
 
     /// Maximum number of tokens of a sequence after its prompt.

@@ -174,8 +174,8 @@ impl InPlaceWeightRows<'_> {
     }
 }
 
-/// Returns the first and the last eight rows of each group one after the other, omitting a half without any of the `n` rows: unread rows
-/// would take half of the L1 cache.
+/// Returns the first and the last eight rows of each group one after the other, omitting a half without any of the `n` rows: otherwise the
+/// rows that are read would share half of the L1 cache's sets.
 fn in_halves(lines: &[Bf16Line], of_group: usize, n: usize) -> Vec<Bf16Line> {
     let mut halves = Vec::with_capacity(lines.len());
     for (g, group) in lines.chunks_exact(of_group.max(1)).enumerate() {

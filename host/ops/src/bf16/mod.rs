@@ -4,7 +4,7 @@
 //! Both operands are rearranged into blocks of 16 rows or columns by 32 inner values, and rounded on the way if they are f32. A kernel sums
 //! up to two blocks of rows with up to two of columns. Inner dimensions are split every 576 values, and the parts' sums are added in order.
 //! So an element's bits depend neither on the number of threads nor on the other rows and columns. Products of few rows have separate
-//! kernels.
+//! kernels, which split inner dimensions differently.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

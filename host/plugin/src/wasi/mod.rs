@@ -18,7 +18,7 @@ use wasmtime::component::types::{ComponentItem, Type};
 use wasmtime::component::{Component, Linker, ResourceDynamic, ResourceType, Val};
 use wasmtime::{Result, StoreContextMut, bail};
 
-/// Number of bytes that an instance may write without checking for room.
+/// Number of bytes that an instance may write after each check for room.
 const WRITABLE: u64 = 1 << 16;
 
 /// Maximum number of random bytes per call.

@@ -19,7 +19,7 @@ struct PendingTensor {
 
 /// A safetensors file that is read from beginning to end.
 pub(super) struct FiniteChecker {
-    /// Number of bytes to skip before the next unread tensor's values.
+    /// Number of bytes of the header, before the first tensor's values, that have not been skipped yet.
     before: u64,
     /// The remaining tensors in file order, without gaps.
     tensors: VecDeque<PendingTensor>,

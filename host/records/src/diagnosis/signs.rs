@@ -35,7 +35,7 @@ const EQUAL: &str = "frac_reward_zero_std";
 /// Multiples of the default learning rate: a rate above the first may be too high, and one below the second too low.
 const HIGH_RATE: f64 = 3.0;
 const LOW_RATE: f64 = 1.0 / 30.0;
-/// Number of steps after which something should have changed, if the default rate is unknown.
+/// Number of steps after which something should have changed, if no learning rate is typical.
 const MANY_STEPS: u64 = 40;
 /// Norm of a change of all weights that is too small to show in any model.
 const SHORT_WAY: f64 = 0.02;

@@ -237,7 +237,7 @@ impl EventKind {
         matches!(self, Self::Finished | Self::Stopped | Self::Failed)
     }
 
-    /// Returns whether the plugins or weights of the run change at this event.
+    /// Returns whether the run's plugins, or the weights or error policies of its rewards, change at this event.
     pub fn changes_plugins(self) -> bool {
         matches!(self, Self::PluginSwapped | Self::PluginRolledBack | Self::SettingsChanged)
     }

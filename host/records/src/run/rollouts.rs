@@ -123,7 +123,7 @@ pub struct RolloutFilter {
     pub text: Option<String>,
     /// Conditions on values, all of which must hold.
     pub bounds: Vec<ValueBound>,
-    /// Prefix of a plugin version, and the plugin's name, if only that plugin's version counts.
+    /// Name of a plugin, if only that plugin's version counts, and prefix of the version.
     pub version: Option<(Option<String>, String)>,
     /// Whether only completions that were cut off by a limit match.
     pub cut_off: bool,

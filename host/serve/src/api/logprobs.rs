@@ -10,8 +10,8 @@ fn finite(logp: f32) -> f32 {
     logp.max(f32::MIN)
 }
 
-/// Returns tokens in the format of `/v1/completions`. The first token of a prompt has no log-probability. `offset` is the number of
-/// characters before the tokens.
+/// Returns tokens in the format of `/v1/completions`. The first token of a prompt has no log-probability, since nothing precedes
+/// it. `offset` is the number of characters before the tokens.
 pub(super) fn legacy(tokenizer: &Tokenizer, tokens: &[(u32, Option<&ScoredToken>)], mut offset: usize) -> Result<Value> {
     let (mut texts, mut logps, mut tops, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (id, token) in tokens {

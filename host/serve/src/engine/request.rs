@@ -85,8 +85,8 @@ pub struct ScoredToken {
     /// Token id.
     pub id: u32,
     /// Log-probability under the sampling distribution: of the logits with bias, penalty, temperature and filters or, for greedy decoding,
-    /// with bias and penalty only. With [`LogprobSettings::logp_temperature`], of the logits divided by it. For a token of the prompt,
-    /// under the model.
+    /// with bias and penalty only. With [`LogprobSettings::logp_temperature`], of the logits with bias, divided by it. For a token of the
+    /// prompt, under the model.
     pub logp: f32,
     /// Number of more likely tokens, plus one; 0 if not requested.
     pub rank: u32,

@@ -168,7 +168,7 @@ impl RolloutPrinter {
         Self { pager, layout, group: Vec::new(), bytes: 0, shown: 0, limit, has_reader: true }
     }
 
-    /// Shows a completion once its group is complete. Returns whether the reader wants more.
+    /// Shows a completion, at the latest when its group is complete. Returns whether the reader wants more.
     fn take(&mut self, rollout: LoggedRollout, line: &[u8]) -> bool {
         if self.shown == self.limit {
             return false;

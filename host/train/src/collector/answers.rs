@@ -84,8 +84,8 @@ fn known_mismatched<'a>(prompt: &'a Prompt, other: &Prompt) -> Result<&'a [f32]>
     }
 }
 
-/// Returns the first `count` answers of each prompt as its completions. They were not sampled: their recorded log-probabilities are those
-/// under this version of the policy.
+/// Returns the first `count` answers of each prompt as its completions. They were not sampled and have no recorded log-probabilities:
+/// those under this version of the policy count as the old ones.
 fn answers(prompts: &[Arc<Prompt>], count: usize, policy_version: u64) -> Result<Vec<Rollout>> {
     let mut rollouts = Vec::with_capacity(count * prompts.len());
     for (prompt, row) in prompts.iter().enumerate() {

@@ -218,7 +218,8 @@ impl Collector {
     /// If there are too many, or rewards failed.
     fn count_unscored(&mut self, with: &CollectionContext<'_>, scorable: bool, went_well: bool) -> Result<()> {
         let step = with.at.step;
-        // A small generation may have only rows that no reward scores; many in a row are a mistake. Evaluations in between don't count.
+        // A small generation may have only rows that no reward scores, and the next one others; many in a row are a mistake. Evaluations
+        // in between don't count.
         let in_a_row = if with.phase == Phase::Eval { 0 } else { self.counters.unscored };
         self.counters.unscored = if scorable { 0 } else { in_a_row + 1 };
         if scorable {
@@ -286,7 +287,7 @@ impl Collector {
     }
 }
 
-/// Returns the work of generation, without its time.
+/// Returns the number of sampled tokens as work, without what computing them cost.
 fn written(rollouts: &[Rollout]) -> StepWork {
     StepWork { generated: rollouts.iter().map(|rollout| rollout.sampled() as u64).sum(), ..StepWork::default() }
 }

@@ -105,7 +105,7 @@ pub(super) struct Collector {
     turns: Rc<TurnGenerator>,
     source: Box<dyn RolloutSource>,
     compared: ComparedModels,
-    /// Length of the longest sequence with a given completion, in tokens.
+    /// Maximum length of a prompt with a given completion, in tokens.
     longest: usize,
     /// Micro-batches waiting to be trained on.
     pending: VecDeque<MicroBatch>,

@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 impl Collector {
-    /// Creates a collector at the beginning of the data, with a reference model if there is one; `longest` is the length of the longest
-    /// sequence with a given completion.
+    /// Creates a collector at the beginning of the data, with a reference model if there is one; `longest` is the maximum length of a
+    /// prompt with a given completion.
     ///
     /// # Errors
     /// If a log of rollouts can't be read.

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Prefix of a fingerprint of rows that are judged when they are drawn.
+/// Prefix of a fingerprint of rows that are drawn from all rows, whether they are judged when drawn or at the start.
 pub(crate) const LINES_PREFIX: &str = "lines:";
 
 /// Number of first rows that are judged at the start in any case, to find faults that most rows have. As many others, spread over the

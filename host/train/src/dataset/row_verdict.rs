@@ -56,7 +56,7 @@ impl DatasetKind {
         given.ok_or_else(|| Error::setting("dataset", missing))
     }
 
-    /// Returns the name of the prompt length limit that rows of this kind lack, if they lack it.
+    /// Returns why rows of this kind have no length limit for prompts alone, in words; none if they have one.
     pub(super) fn lacks_prompt_limit(self) -> Option<&'static str> {
         match self {
             Self::Completions(_) => {

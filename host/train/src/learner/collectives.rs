@@ -112,7 +112,7 @@ impl Learner {
         Ok(GatheredPolicy(self))
     }
 
-    /// Frees the parameters that other ranks own.
+    /// Frees the parameters that only other ranks keep.
     pub(super) fn release(&self) -> Result<()> {
         let teacher = self.teacher.iter().map(|teacher| teacher.release());
         let models = self.models_with_shards().map(|(_, shards)| shards.release());

@@ -170,7 +170,7 @@ impl Learner {
             task.add(1);
         }
         if self.world.size() > 1 {
-            // Every rank has completed its last backward pass by now.
+            // This waits until every rank has completed its last backward pass.
             loss = self.world.sum("losses", loss)?;
             figures.lap("reduce");
         }

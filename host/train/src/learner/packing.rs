@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(at_most(37), [(0, 5), (5, 6)]);
         // The second group would fit only in part.
         assert_eq!(at_most(32), [(0, 3), (3, 6)]);
-        // The first group does not fit as a whole, and what is left after it has no room for another.
+        // The first group fits nowhere as a whole, and the range with its rest has no room for another group.
         assert_eq!(at_most(20), [(0, 2), (2, 3), (3, 6)]);
         assert_eq!(at_most(1), [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)]);
         assert!(cut(&[], prompt, 5).is_empty());

@@ -1,5 +1,5 @@
-//! The run's plugins: the algorithm, the rewards and the environments. Every call goes through this module, which keeps the newest batch of
-//! each kind for the trial of the next version.
+//! The run's plugins: the algorithm, the rewards and the environments. Every call of the algorithm and of rewards goes through this module,
+//! which keeps the newest batch of each kind for the trial of the next version.
 
 mod metrics;
 mod pair_judge;
@@ -65,7 +65,7 @@ pub(super) struct Partner {
     pub on_error: RewardErrorAction,
 }
 
-/// The run's plugins: the algorithm, the rewards and the environments. Every call goes through this type.
+/// The run's plugins: the algorithm, the rewards and the environments. Every call of the algorithm and of rewards goes through this type.
 pub(super) struct RunPlugins {
     world: Rc<World>,
     /// Configuration of the run; its plugin settings change when plugins do.
@@ -189,7 +189,7 @@ impl RunPlugins {
         self.all_mut().any(|plugin| plugin.observes())
     }
 
-    /// Passes a step's metrics to all plugins. If one fails, the states of all are restored.
+    /// Passes a step's metrics to all plugins. If one fails, the states of all that export one are restored.
     pub(super) fn observe(&mut self, step: u64, figures: &[(String, f64)]) -> Result<()> {
         let plugin_states = self.snapshots()?;
         let told = self.all_mut().try_for_each(|plugin| plugin.observe(step, figures));

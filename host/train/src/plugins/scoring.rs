@@ -69,7 +69,7 @@ impl RunReward {
         if let RewardScorer::Model(asked) = &mut self.scorer { Some(asked) } else { None }
     }
 
-    /// Replaces the plugin and returns the old one. The reward must be a plugin.
+    /// Replaces the plugin and returns the old one. A model is not replaced: the given plugin is returned.
     pub(super) fn exchange(&mut self, plugin: RewardPlugin) -> RewardPlugin {
         match self.plugin_mut() {
             Some(own) => std::mem::replace(own, plugin),

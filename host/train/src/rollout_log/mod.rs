@@ -29,7 +29,7 @@ const EXTENSION: &str = ".safetensors";
 /// Maximum size of a generation's file, in bytes.
 const LARGEST: u64 = 4 << 30;
 
-/// Maximum length of a line that is read, in bytes. A line takes about 300.
+/// Maximum length of a line, and maximum size of the part of the index that is read, in bytes. A line takes about 300.
 const LONGEST_LINE: u64 = 4096;
 const LARGEST_INDEX: u64 = 512 << 20;
 

@@ -22,8 +22,8 @@ pub(super) fn of_algorithm(config: &mut RunConfig, has_pairs: bool, own: &Hinted
     }
 }
 
-/// Returns the number of steps between evaluations. By default it is that between log rows, as in transformers, if the strategy is one of
-/// transformers'. A resumed run that evaluated otherwise keeps doing so.
+/// Returns the number of steps between evaluations. If it is not set and `eval_strategy` is `steps`, it is that between log rows, as in
+/// transformers. A resumed run that evaluated otherwise keeps doing so.
 ///
 /// # Errors
 /// If the configuration of the resumed run can't be read.

@@ -248,7 +248,8 @@ fn choose_folder(config: &RunConfig, plugins: &LoadedPlugins, beginning: &StartM
     })
 }
 
-/// Refuses a checkpoint after which no step would be taken: resuming would undo later steps for nothing, and a fork would have no steps.
+/// Refuses to start from a checkpoint after which no step would be taken: a fork, which would have no steps, and a resumption from an older
+/// checkpoint, which would undo later steps for nothing.
 fn check_goes_on(beginning: &StartMode, max_steps: u64) -> Result<()> {
     if let (StartMode::Fork { origin, .. }, true) = (beginning, beginning.step() >= max_steps) {
         let checkpoint = printable_path(&origin.checkpoint);

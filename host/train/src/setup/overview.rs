@@ -121,7 +121,7 @@ fn threads(backend: &ComputeBackend) -> String {
     }
 }
 
-/// Logs the device and its memory.
+/// Logs the device and, on the CPU, the memory that the run needs at least, with what is available.
 pub(super) fn of_machine(config: &RunConfig, opened: &OpenedModel, how: memory::ModelUse, backend: &ComputeBackend) {
     of_device(backend);
     if !backend.device().is_cpu() {

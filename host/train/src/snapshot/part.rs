@@ -70,7 +70,7 @@ impl JointCheckpoint {
     }
 }
 
-/// Writes a model to a folder; in a joint checkpoint without its weights, which are in the ranks' parts.
+/// Writes a model to a folder, without its weights if these are in the ranks' parts of a joint checkpoint. An adapter is written here.
 pub(super) fn write_model(weights: &Weights, source: &ModelFolder, to: &Path, is_joint: bool) -> Result<(), String> {
     let written = match is_joint && weights.lora.is_none() {
         true => model::describe(weights, source, to),

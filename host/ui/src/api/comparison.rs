@@ -64,7 +64,7 @@ fn answer(comparison: &RunComparison, names: &[&str]) -> Value {
         "has_seeds": has_seeds,
         "differences": differences.collect::<Vec<_>>(),
         "key_metrics": metrics[..*key_metrics],
-        // Groups without curves.
+        // Groups and metrics without curves.
         "omitted_groups": if has_seeds { groups.len() - drawn } else { 0 },
         "omitted_metrics": metrics.len() - shown.len(),
         "notes": notes,

@@ -182,7 +182,7 @@ fn has_text(line: &Map<String, Value>, wanted: &str) -> bool {
     has(line.get("completion")) || has(line.get("prompt")) || messages.into_iter().any(|message| has(message.get("content")))
 }
 
-/// Returns a number, or `None` if it is missing (NaN).
+/// Returns a number, or `None` if it is not finite; a missing one is NaN.
 fn number(value: f32) -> Option<f64> {
     value.is_finite().then(|| rounded(value))
 }

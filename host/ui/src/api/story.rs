@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Cache lifetime of a report: a fixed time, plus a multiple of the time that it took. A new event shortens the second part.
+/// Cache lifetime of a report: a fixed time, plus a multiple of the time that it took. After a new event, only a smaller multiple.
 const FRESH: Duration = Duration::from_secs(3);
 const REST: u32 = 20;
 const REST_AFTER_EVENT: u32 = 2;
@@ -54,7 +54,8 @@ impl PageApi {
         self.cached_report(path).map_err(|error| ApiRefusal::new(500, error.to_string()))
     }
 
-    /// Returns the report of the run in a folder, from the cache unless it has expired or there are new events or metrics.
+    /// Returns the report of the run in a folder, from the cache unless that has expired; it expires earlier if there are new events or
+    /// metrics.
     pub fn cached_report(&self, path: &Path) -> std::result::Result<Arc<Value>, Error> {
         let (events, metrics) = {
             let run = self.store.run(path);

@@ -49,7 +49,7 @@ pub enum Error {
     /// The cache can't be used.
     #[error("can't use {}: {source}", path.display())]
     Io {
-        /// File in the cache.
+        /// Path of the file or folder.
         path: PathBuf,
         /// Error of the operating system.
         source: std::io::Error,

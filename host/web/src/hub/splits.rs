@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Formats of data files, each with its extensions. Files of one format are read together.
 const FORMATS: [&[&str]; 4] = [&["parquet"], &["jsonl", "json", "ndjson"], &["csv", "tsv"], &["txt"]];
 
-/// Index of the first format that is read from local folders only; on the hub, the conversion to Parquet is used for these tables.
+/// Index of the format that is read from local folders only; on the hub, the conversion to Parquet is used for these tables.
 const LOCAL: usize = 2;
 
 /// Extensions in order of preference, where several have equally many files.
@@ -37,7 +37,7 @@ pub(super) struct SplitChoice {
     pub(super) others: Vec<String>,
     /// Data files that are in no split.
     pub(super) ignored: Vec<String>,
-    /// Settings of the subset's card that have no effect.
+    /// Note on the card's settings for the subset that have no effect, if there are any.
     pub(super) unused: Option<String>,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn choose(files: &[String], card: &DatasetCard, subset: Option<&str>,
 }
 
 /// Returns the files of a split in a local folder with these files. If the split was not `chosen` and there is only one, that one is used,
-/// unless it is a test split and the training split is wanted.
+/// unless it is a test or validation split and the training split is wanted.
 ///
 /// # Errors
 /// In the cases of [`choose`], and if a shard is missing.

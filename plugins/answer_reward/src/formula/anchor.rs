@@ -8,7 +8,7 @@ pub fn occurrences(text: &str, word: &str) -> Vec<(usize, usize)> {
     found.map(|(at, _)| (at, at + word.len())).collect()
 }
 
-/// Returns the positions of the next characters, up to this many.
+/// Returns the positions after none, one and so on up to this many characters.
 pub fn within(text: &str, from: usize, characters: usize) -> impl Iterator<Item = usize> {
     let rest = text.get(from..).unwrap_or_default();
     let starts = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);

@@ -270,7 +270,8 @@ fn same_exactly(a: &Term, b: &Term) -> Option<bool> {
     Some(true)
 }
 
-/// Compares values at several points. An expression without a value at two of them equals no other.
+/// Compares values at several points, or at one without variables. They may differ at none, and with variables they must agree at two or
+/// more.
 fn same_value(a: &Term, b: &Term) -> bool {
     let (points, needed) = if has_variable(a) || has_variable(b) { (12, 2) } else { (1, 1) };
     let mut agreed = 0;

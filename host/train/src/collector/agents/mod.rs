@@ -2,7 +2,7 @@
 //!
 //! During a generation, a server on this machine answers with the policy's current weights. Each completion is an episode: a program that
 //! the run starts ([`AgentContext::play_all`]) or an external driver ([`offered_episodes`]) receives its row and a session key, makes any
-//! number of calls, and exits. Its calls become the tree of a rollout ([`Trajectory`](crate::rollout::Trajectory)).
+//! number of calls, and ends. Its calls become the tree of a rollout ([`Trajectory`](crate::rollout::Trajectory)).
 
 mod offered_episodes;
 mod persistent_program;

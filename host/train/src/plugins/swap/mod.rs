@@ -375,7 +375,7 @@ impl RunPlugins {
         Ok(())
     }
 
-    /// Records a swap in the run's history, and updates the configuration.
+    /// Records a swap in the run's history, with the configuration that the run has after it.
     fn note_swap(&mut self, swap: &Swap, recorder: &mut StepRecorder<'_>) -> Result<()> {
         self.swaps.history.push(swap.clone());
         self.swaps.with(|board| board.config = self.config.clone());

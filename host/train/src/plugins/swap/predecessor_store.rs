@@ -44,7 +44,7 @@ impl RunPlugins {
     pub(super) fn open_earlier(&mut self, name: &str, journal: &Journal) -> Result<()> {
         let Some(kept) = self.swaps.earlier.remove(name) else { return Ok(()) };
         let source = kept.source.clone().filter(|_| self.world.is_first());
-        // Only the first rank may have the key that verifies grants, so it checks them.
+        // The first rank checks grants, since it may be the only one with the key that verifies them.
         let granted = if self.world.is_first() { self.check_granted(name, &kept, journal) } else { Ok(()) };
         if let Err(reason) = self.all_made(granted)? {
             tracing::warn!("{name} can't be rolled back: {reason}");

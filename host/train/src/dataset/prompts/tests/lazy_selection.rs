@@ -54,7 +54,7 @@ fn rows_judged_when_they_are_drawn_are_those_judged_at_the_start() {
         let (classic, warning) = reader.read(Some(&dataset), kind, &world).unwrap();
         assert_eq!(late.columns(), classic.columns(), "all names are among the rows that are seen first");
         assert_eq!(counted.usable_so_far().unwrap(), classic.len());
-        // All rows have the same warnings.
+        // Once all rows are judged, the warnings about them are the same.
         assert_eq!(described.join("; "), warning.clone().unwrap());
         assert!(at_start[0].starts_with("skipped "), "{at_start:?}");
         let (from_late, warnings) = pass(&late, 7, true);
