@@ -49,7 +49,7 @@ fn is_in(file: &Path, module: &str) -> bool {
     file.strip_prefix(root()).unwrap().components().any(|c| c.as_os_str() == module)
 }
 
-fn rust_files(folder: &Path) -> Vec<PathBuf> {
+pub(super) fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
     let mut files = Vec::new();
     for path in entries {

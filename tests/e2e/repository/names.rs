@@ -1,23 +1,18 @@
 //! Names that somebody can search for: one type for each, nouns, and constructors that are called as Rust's are.
 
-use super::house::root;
+use super::house::{root, rust_files};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 
 /// Names that each module may use for its own: what fails, what a function gives, a command's flags.
 const SHARED: [&str; 3] = ["Error", "Result", "Args"];
 
-/// The sources that are kept in the repository, with their text, without those whose names the contract gives.
+/// The sources with their text, without those whose names the contract gives.
 fn sources() -> Vec<(String, String)> {
-    let listed = Command::new("git").args(["ls-files", "*.rs"]).current_dir(root()).output().unwrap();
-    let listed = String::from_utf8(listed.stdout).unwrap();
     let bindings = ["plugin-sdk/src/bindings/generated.rs", "host/plugin/src/adapters/bindings.rs"];
-    let files = listed.lines().filter(|file| !bindings.contains(file));
-    files
-        .filter(|file| root().join(file).exists())
-        .map(|file| (file.to_owned(), std::fs::read_to_string(root().join(file)).unwrap()))
-        .collect()
+    let files = ["host", "plugin-sdk", "plugins", "tests", "examples"].map(|folder| rust_files(&root().join(folder)));
+    let own = files.into_iter().flatten().filter(|file| !bindings.iter().any(|binding| file.ends_with(binding)));
+    own.map(|file| (file.display().to_string(), std::fs::read_to_string(file).unwrap())).collect()
 }
 
 /// The keyword and the name of the type that a line defines: a struct, an enum, a trait, a union, or an alias that is no associated type.

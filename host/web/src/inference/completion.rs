@@ -89,6 +89,13 @@ pub struct VersionSpan {
 /// Number of bits in seeds that all servers accept.
 const SEED_BITS: u32 = 53;
 
+impl SamplingParameters {
+    /// Returns `top_k` as servers spell it, with -1 for all tokens.
+    pub(super) fn top_k_or_all(&self) -> Value {
+        if self.top_k == 0 { json!(-1) } else { json!(self.top_k) }
+    }
+}
+
 impl RandomStreamId {
     /// Identifies the random numbers of a later completion of the row.
     pub(super) fn of_sample(self, offset: usize) -> Self {
@@ -108,17 +115,17 @@ impl RandomStreamId {
 }
 
 impl CompletionRequest {
-    /// Returns the body for the route of OpenAI's API, with the extensions of vLLM and of `rlhost serve`.
-    fn body(&self, kind: ServerKind) -> Value {
+    /// Returns the body for the route of OpenAI's API, without the random numbers, which each server names in its own way.
+    fn body(&self) -> Value {
         let parameters = &self.parameters;
-        let mut body = json!({
+        json!({
             "model": self.adapter.as_ref().unwrap_or(&self.model),
             "prompt": self.prompt,
             "n": self.samples,
             "max_tokens": parameters.max_tokens,
             "temperature": parameters.temperature,
             "top_p": parameters.top_p,
-            "top_k": if parameters.top_k == 0 { json!(-1) } else { json!(parameters.top_k) },
+            "top_k": parameters.top_k_or_all(),
             "min_p": parameters.min_p,
             "repetition_penalty": parameters.repetition_penalty,
             // The server may have other end tokens for the model.
@@ -130,16 +137,7 @@ impl CompletionRequest {
             "logprobs": 0,
             "return_token_ids": true,
             "cache_salt": self.salt,
-        });
-        match kind {
-            ServerKind::Vllm | ServerKind::Sglang => body["seed"] = json!(self.random.as_seed()),
-            ServerKind::Rlhost => {
-                let RandomStreamId { seed, generation, row, sample } = self.random;
-                body["random_stream"] = json!([seed, generation, row, sample]);
-                body["logp_temperature"] = json!(self.logp_temperature);
-            }
-        }
-        body
+        })
     }
 }
 
@@ -154,10 +152,17 @@ impl InferenceClient {
         kind: ServerKind,
         patience: RequestTimeout,
     ) -> Result<Vec<Completion>, InferenceFailure> {
-        if kind == ServerKind::Sglang {
-            return self.complete_with_sglang(request, patience);
+        let mut body = request.body();
+        match kind {
+            ServerKind::Sglang => return self.complete_with_sglang(request, patience),
+            ServerKind::Vllm => body["seed"] = json!(request.random.as_seed()),
+            ServerKind::Rlhost => {
+                let RandomStreamId { seed, generation, row, sample } = request.random;
+                body["random_stream"] = json!([seed, generation, row, sample]);
+                body["logp_temperature"] = json!(request.logp_temperature);
+            }
         }
-        let answer = self.post(PATH, &request.body(kind), patience)?;
+        let answer = self.post(PATH, &body, patience)?;
         let wrong = |detail: &str| self.foreign(PATH, detail);
         let choices = answer["choices"].as_array().ok_or_else(|| wrong("it has no choices"))?;
         if choices.len() != request.samples {
@@ -183,12 +188,17 @@ fn completion(choice: &Value, max_tokens: usize) -> Result<Completion, String> {
     if logp.len() != tokens.len() || tokens.is_empty() || tokens.len() > max_tokens {
         return Err(format!("{} tokens with {} log-probabilities; max_tokens is {max_tokens}", tokens.len(), logp.len()));
     }
-    let finished = match choice["finish_reason"].as_str() {
-        Some("stop") => true,
-        Some("length") => false,
-        other => return Err(format!("a completion ended by {}", other.unwrap_or("nothing"))),
-    };
+    let finished = ended_by_itself(&choice["finish_reason"])?;
     Ok(Completion { tokens, logp, finished, versions: version_spans(choice)? })
+}
+
+/// Returns whether a completion ended by itself rather than at the length limit.
+pub(super) fn ended_by_itself(reason: &Value) -> Result<bool, String> {
+    match reason.as_str() {
+        Some("stop") => Ok(true),
+        Some("length") => Ok(false),
+        other => Err(format!("a completion ended by {}", other.unwrap_or("nothing"))),
+    }
 }
 
 /// Parses the spans of `weight_versions`; empty if the server reports none.

@@ -1,6 +1,6 @@
 //! SGLang's own routes: completions by token ids, and new weights (protocol of SGLang 0.5.23).
 
-use super::completion::{Completion, CompletionRequest, version_spans};
+use super::completion::{Completion, CompletionRequest, ended_by_itself, version_spans};
 use super::{InferenceClient, InferenceFailure, RequestTimeout};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -43,7 +43,7 @@ fn body(request: &CompletionRequest) -> Value {
             "max_new_tokens": parameters.max_tokens,
             "temperature": parameters.temperature,
             "top_p": parameters.top_p,
-            "top_k": if parameters.top_k == 0 { json!(-1) } else { json!(parameters.top_k) },
+            "top_k": parameters.top_k_or_all(),
             "min_p": parameters.min_p,
             "repetition_penalty": parameters.repetition_penalty,
             // The server may have other end tokens for the model.
@@ -83,10 +83,6 @@ fn completion(value: &Value, max_tokens: usize) -> Result<Completion, String> {
     if tokens.is_empty() || tokens.len() > max_tokens {
         return Err(format!("{} tokens; max_new_tokens is {max_tokens}", tokens.len()));
     }
-    let finished = match info["finish_reason"]["type"].as_str() {
-        Some("stop") => true,
-        Some("length") => false,
-        other => return Err(format!("a completion ended by {}", other.unwrap_or("nothing"))),
-    };
+    let finished = ended_by_itself(&info["finish_reason"]["type"])?;
     Ok(Completion { tokens, logp, finished, versions: version_spans(info)? })
 }

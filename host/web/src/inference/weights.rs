@@ -60,26 +60,21 @@ impl InferenceClient {
     ) -> Result<String, InferenceFailure> {
         match kind {
             ServerKind::Sglang => self.update_sglang(folder, version, patience)?,
-            ServerKind::Vllm | ServerKind::Rlhost => self.reload_paused(kind, folder, version, patience)?,
+            ServerKind::Vllm => self.reload_paused(folder, Some(version), patience)?,
+            ServerKind::Rlhost => self.reload_paused(folder, None, patience)?,
         }
         Ok(self.weight_info(kind)?.model)
     }
 
-    /// Reloads the weights of vLLM or `rlhost serve` while the server is paused.
-    fn reload_paused(
-        &self,
-        kind: ServerKind,
-        folder: &Path,
-        version: &str,
-        patience: RequestTimeout,
-    ) -> Result<(), InferenceFailure> {
+    /// Reloads the weights by vLLM's routes while the server is paused, and names the version if the server does not do so by itself.
+    fn reload_paused(&self, folder: &Path, version: Option<&str>, patience: RequestTimeout) -> Result<(), InferenceFailure> {
         self.post("/pause?mode=wait", &json!({}), patience)?;
         let body = json!({"method": "reload_weights", "kwargs": {"weights_path": folder}});
         let loaded = self.post("/collective_rpc", &body, patience);
         let loaded = loaded.and_then(|_| self.post("/reset_prefix_cache", &json!({}), RequestTimeout::Short));
-        let loaded = loaded.and_then(|answer| match kind {
-            ServerKind::Vllm => self.post("/update_weight_version", &json!({"new_version": version}), RequestTimeout::Short),
-            ServerKind::Sglang | ServerKind::Rlhost => Ok(answer),
+        let loaded = loaded.and_then(|answer| match version {
+            Some(version) => self.post("/update_weight_version", &json!({"new_version": version}), RequestTimeout::Short),
+            None => Ok(answer),
         });
         // Other clients may use the server, too.
         self.post("/resume", &json!({}), RequestTimeout::Short)?;
