@@ -2,6 +2,7 @@
 
 use crate::{KilledOnDrop, TestFolder};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -14,6 +15,31 @@ pub struct ServerProcess {
     child: KilledOnDrop,
     /// Address of the server, such as `127.0.0.1:8000`.
     pub address: String,
+}
+
+/// A request to a server of these tests.
+#[derive(Debug)]
+pub struct TestHttpRequest {
+    /// Path with its query.
+    pub path: String,
+    /// Headers, by names in lower case.
+    pub headers: BTreeMap<String, String>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl TestHttpRequest {
+    /// Reads a request; `None` if the connection ends before it does.
+    pub fn read(reader: &mut impl BufRead) -> Option<Self> {
+        let mut lines = reader.by_ref().lines().map_while(Result::ok);
+        let path = lines.next()?.split(' ').nth(1)?.to_owned();
+        let pair = |line: String| line.split_once(": ").map(|(name, value)| (name.to_lowercase(), value.to_owned()));
+        let headers: BTreeMap<String, String> = lines.take_while(|line| !line.is_empty()).filter_map(pair).collect();
+        let length = headers.get("content-length").map_or(Some(0), |length| length.trim().parse().ok())?;
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).ok()?;
+        Some(Self { path, headers, body })
+    }
 }
 
 /// A response of the server.

@@ -3,9 +3,9 @@
 //! Fields and forms are those of SGLang 0.5.23: `GenerateReqInput`, `SamplingParams`, `UpdateWeightFromDiskReqInput` and
 //! `LoadLoRAAdapterReqInput` in `sglang/srt`, and the answers that `entrypoints/http_server.py` and `managers/tokenizer_manager.py` make.
 
-use crate::server::ServerProcess;
+use crate::server::{ServerProcess, TestHttpRequest};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
@@ -75,27 +75,7 @@ impl SglangFacade {
     fn answer(&self, mut stream: TcpStream) {
         let Ok(clone) = stream.try_clone() else { return };
         let mut reader = BufReader::new(clone);
-        loop {
-            let (mut line, mut length) = (String::new(), 0);
-            if reader.read_line(&mut line).unwrap_or(0) == 0 {
-                return;
-            }
-            let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
-            loop {
-                let mut header = String::new();
-                if reader.read_line(&mut header).unwrap_or(0) <= 2 {
-                    break;
-                }
-                if let Some((name, value)) = header.split_once(':')
-                    && name.eq_ignore_ascii_case("content-length")
-                {
-                    length = value.trim().parse().unwrap_or(0);
-                }
-            }
-            let mut body = vec![0; length];
-            if reader.read_exact(&mut body).is_err() {
-                return;
-            }
+        while let Some(TestHttpRequest { path, body, .. }) = TestHttpRequest::read(&mut reader) {
             self.requested.lock().expect("no panic").push(path.clone());
             let (status, answer) = self.route(&path, &serde_json::from_slice(&body).unwrap_or_default());
             let text = answer.to_string();

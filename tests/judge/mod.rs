@@ -1,10 +1,11 @@
 //! Judges: a language model over HTTP, with helpers for its runs, and a process reward model.
 
+use crate::server::TestHttpRequest;
 use crate::{TestFolder, tiny};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -104,12 +105,7 @@ impl JudgeServer {
 }
 
 fn headers_of(stream: &TcpStream) -> Option<BTreeMap<String, String>> {
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
-    let lines = reader.by_ref().lines().map_while(Result::ok).take_while(|line| !line.is_empty());
-    let pair = |line: String| line.split_once(": ").map(|(name, value)| (name.to_lowercase(), value.to_owned()));
-    let headers: BTreeMap<String, String> = lines.filter_map(pair).collect();
-    let mut body = vec![0; headers.get("content-length")?.parse().ok()?];
-    reader.read_exact(&mut body).ok()?;
+    let TestHttpRequest { headers, body, .. } = TestHttpRequest::read(&mut BufReader::new(stream.try_clone().ok()?))?;
     Some(headers.into_iter().chain([(BODY.to_owned(), String::from_utf8(body).ok()?)]).collect())
 }
 

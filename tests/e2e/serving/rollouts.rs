@@ -1,9 +1,9 @@
 //! Runs whose completions inference servers write.
 
-use rlhost_tests::server::ServerProcess;
+use rlhost_tests::server::{ServerProcess, TestHttpRequest};
 use rlhost_tests::{KilledOnDrop, TestFolder, small, tiny};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
@@ -228,22 +228,8 @@ fn crafted(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> Str
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
-            let mut reader = BufReader::new(stream.try_clone().unwrap());
-            let (mut line, mut length) = (String::new(), 0);
-            let _ = reader.read_line(&mut line);
-            let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
-            loop {
-                let mut header = String::new();
-                if reader.read_line(&mut header).unwrap_or(0) <= 2 {
-                    break;
-                }
-                if let Some((name, value)) = header.split_once(':')
-                    && name.eq_ignore_ascii_case("content-length")
-                {
-                    length = value.trim().parse().unwrap_or(0);
-                }
-            }
-            let _ = reader.read_exact(&mut vec![0; length]);
+            let read = TestHttpRequest::read(&mut BufReader::new(stream.try_clone().unwrap()));
+            let Some(TestHttpRequest { path, .. }) = read else { continue };
             let (status, body) = answer(&path);
             let body = body.to_string();
             let head = format!("HTTP/1.1 {status} .\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
