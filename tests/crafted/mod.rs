@@ -117,10 +117,45 @@ fn leb128(mut number: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns a reward that takes minutes to compile: some hundred functions of ten thousand blocks each.
+/// Returns a reward that takes minutes to compile: a hundred functions of ten thousand blocks each.
+///
+/// # Panics
+/// Never.
 #[must_use]
 pub fn long() -> Vec<u8> {
-    let block = "(if (local.get 0) (then (local.set 0 (i32.mul (local.get 0) (local.get 1)))))";
-    let function = format!("(func (param i32 i32) {})", block.repeat(10_000));
-    core_reward(&function.repeat(100), "(unreachable)")
+    const FUNCTIONS: usize = 100;
+    // (if (local.get 0) (then (local.set 0 (i32.mul (local.get 0) (local.get 1)))))
+    const BLOCK: [u8; 12] = [0x20, 0, 0x04, 0x40, 0x20, 0, 0x20, 1, 0x6c, 0x21, 0, 0x0b];
+    let body = [&[0][..], &BLOCK.repeat(10_000), &[0x0b]].concat();
+    let bodies = [leb128(body.len()), body].concat().repeat(FUNCTIONS);
+    // As text, they would be 80 MB. So they take the place of as many functions without instructions.
+    let empty = core_reward(&"(func (param i32 i32))".repeat(FUNCTIONS), "(unreachable)");
+    let code = code_section(&empty);
+    let (count, rest) = empty[code.clone()].split_at(1);
+    let content = [count, &bodies, &rest[3 * FUNCTIONS..]].concat();
+    let header = code.start - leb128(code.len()).len();
+    [&empty[..header], &leb128(content.len()), &content, &empty[code.end..]].concat()
+}
+
+/// Returns where the content of a core module's code section is.
+fn code_section(module: &[u8]) -> std::ops::Range<usize> {
+    const CODE: u8 = 10;
+    let mut at = 8;
+    loop {
+        let id = module[at];
+        let (mut size, mut digits) = (0, 0);
+        loop {
+            let byte = module[at + 1 + digits];
+            size |= usize::from(byte & 0x7f) << (7 * digits);
+            digits += 1;
+            if byte < 0x80 {
+                break;
+            }
+        }
+        let start = at + 1 + digits;
+        if id == CODE {
+            return start..start + size;
+        }
+        at = start + size;
+    }
 }

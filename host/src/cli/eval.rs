@@ -35,10 +35,13 @@ const KEY: [&str; 14] = [
     "plugins/*/errors",
 ];
 
+/// What the command does, for the list of commands.
+pub(super) const ABOUT: &str = "Evaluate a model or a run's checkpoint on a dataset";
+
 /// Returns the command with `train`'s flags, plus an optional run to take the model and settings from.
 pub(super) fn command() -> Command {
     flags::command("eval")
-        .about("Evaluate a model or a run's checkpoint on a dataset")
+        .about(ABOUT)
         .after_long_help(
             "An evaluation generates completions of each prompt, or reads the given ones, scores them as a run does, and trains nothing. \
              Prints the metrics that say how good the model is, prefixed with eval_, with the standard error as a 95% interval; --all \

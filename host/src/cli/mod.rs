@@ -82,8 +82,7 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
-use training_commands::{TRAINING, TrainingCommand};
-use training_commands::{takes_keys, training};
+use training_commands::{TRAINING, takes_keys, training};
 
 #[derive(Subcommand)]
 enum OtherCommand {
@@ -141,7 +140,17 @@ fn flag(name: &'static str, short: char, help: &'static str) -> Arg {
     Arg::new(name).long(name).short(short).help(help).global(true)
 }
 
+/// Builds the program's command with all of its subcommands.
 pub(super) fn command() -> Command {
+    command_with(|_| true)
+}
+
+/// Builds the program's command. Of the subcommands with a flag for each key, only those that `has_flags` selects by name have their flags:
+/// they are hundreds, and a call needs those of one subcommand or of none.
+fn command_with(has_flags: impl Fn(&str) -> bool) -> Command {
+    let outlined = |name: &'static str, about: &'static str, build: &dyn Fn() -> Command| {
+        if has_flags(name) { build() } else { Command::new(name).about(about) }
+    };
     let root = Command::new("rlhost")
         .version(env!("CARGO_PKG_VERSION"))
         .about("RL post-training of language models, with rewards and losses as WebAssembly plugins")
@@ -153,10 +162,10 @@ pub(super) fn command() -> Command {
         .arg(flag("verbose", 'v', "Print debug messages; twice for everything").action(ArgAction::Count))
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommands(TRAINING.iter().map(TrainingCommand::command))
-        .subcommand(eval::command())
-        .subcommand(bench::command())
-        .subcommand(plan::command());
+        .subcommands(TRAINING.iter().map(|training| outlined(training.name, training.about, &|| training.command())))
+        .subcommand(outlined("eval", eval::ABOUT, &eval::command))
+        .subcommand(outlined("bench", bench::ABOUT, &bench::command))
+        .subcommand(outlined("plan", plan::ABOUT, &plan::command));
     OtherCommand::augment_subcommands(root)
 }
 
@@ -192,7 +201,8 @@ fn all_flags(command: &Command) -> &'static str {
 
 /// Builds the commands with the settings of the algorithm that the arguments of the command at `at` select.
 fn prepared(arguments: &[OsString], at: usize) -> Result<(Command, EarlyConfig), CommandFailure> {
-    let root = command();
+    let called = arguments.get(at).and_then(|name| name.to_str()).unwrap_or_default().replace('_', "-");
+    let root = command_with(|name| name == called);
     let named = arguments.get(at).and_then(|name| root.find_subcommand(name)).filter(|c| takes_keys(c.get_name()));
     let Some(named) = named else { return Ok((root, EarlyConfig::default())) };
     let name = named.get_name().to_owned();

@@ -17,10 +17,13 @@ use std::path::{Path, PathBuf};
 /// Bytes of a (decimal) gigabyte.
 const GB: f64 = 1e9;
 
+/// What the command does, for the list of commands.
+pub(super) const ABOUT: &str = "Show what a run would take of each process's memory";
+
 /// Returns the command with `train`'s flags and its own.
 pub(super) fn command() -> Command {
     flags::command("plan")
-        .about("Show what a run would take of each process's memory")
+        .about(ABOUT)
         .after_long_help(
             "Computes what each process of `rlhost train` with the same flags will hold: weights, gradients, moments, a critic, a \
              reference model, what layers keep, what a generation holds, and copies for checkpoints; and what it receives from others \

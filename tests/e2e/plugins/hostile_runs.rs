@@ -306,7 +306,7 @@ fn running() -> MonitoredRun {
     let place = TestFolder::new();
     place.write("hostile.wasm", fs::read(HOSTILE).unwrap());
     let plugins = ["--plugin", "tldr_length_reward.wasm", "--plugin", "hostile.wasm"];
-    let size = ["--max-completion-length", "96", "--per-device-train-batch-size", "16"];
+    let size = ["--max-completion-length", "24", "--per-device-train-batch-size", "16"];
     MonitoredRun::start(place, "hostile", &[&small()[..], &plugins, &size, &LIMITS].concat())
 }
 

@@ -27,7 +27,17 @@ impl PluginSwapRun {
 
     fn start_in(place: TestFolder, more: &[&str]) -> Self {
         let plugin = ["--plugin", "versioned.wasm", "--output-dir", "run", "--max-steps", "100000", "--logging-steps", "1"];
-        let size = ["--max-completion-length", "96", "--per-device-train-batch-size", "16", "--learning-rate", "0"];
+        // On one thread: what counts are the swaps.
+        let size = [
+            "--max-completion-length",
+            "96",
+            "--per-device-train-batch-size",
+            "16",
+            "--learning-rate",
+            "0",
+            "--num-threads",
+            "1",
+        ];
         let child = KilledOnDrop(place.start(&[&small()[..], &plugin, &size, more].concat()));
         let this = Self { child, place };
         this.wait(|| this.steps() > 1);

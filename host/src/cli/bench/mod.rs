@@ -36,6 +36,9 @@ const FOREIGN: [(&str, &str); 4] = [
 /// Default upper limit on the length of synthetic prompts, in tokens.
 const PROMPT_LENGTH: usize = 512;
 
+/// What the command does, for the list of commands.
+pub(super) const ABOUT: &str = "Measure generation and training speed against the machine's limits";
+
 /// Returns the command with `train`'s flags and its own.
 pub(super) fn command() -> Command {
     let path = |name: &'static str, value: &'static str| {
@@ -44,7 +47,7 @@ pub(super) fn command() -> Command {
     let number = |name: &'static str| Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u32).range(1..));
     let switch = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
     flags::command("bench")
-        .about("Measure generation and training speed against the machine's limits")
+        .about(ABOUT)
         .after_long_help(
             "Runs steps of `rlhost train` with the same flags in a temporary folder. Prints the time of each part of a step, tokens \
              per second, peak memory, and two limits measured in the same process: memory bandwidth for generation and large \
