@@ -89,7 +89,7 @@ fn naive_with(a: &Architecture, weights: &Weights, derivatives: LossDerivatives,
     let vars: HashMap<String, Var> =
         weights.named().into_iter().map(|(n, t)| Ok((n, Var::from_tensor(&t.copy()?)?))).collect::<Result<_>>()?;
     // This parameter is only compared with, so it has no gradient.
-    let has_gradient = |name: &str| !name.ends_with("e_score_correction_bias");
+    let has_gradient = |name: &str| !name.ends_with("e_score_correction_bias") && !name.ends_with("expert_bias");
     let rows: Vec<(usize, Vec<u32>)> =
         texts().into_iter().flat_map(|(p, cs)| cs.into_iter().map(move |c| (p.len(), [p.clone(), c].concat()))).collect();
     let longest = rows.iter().map(|(_, r)| r.len()).max().unwrap_or(0);
@@ -202,6 +202,10 @@ fn maps(a: &Architecture, layer: usize, targets: usize) -> usize {
         // Five projections around a network, or four around attention, and three of the MLP.
         Family::Qwen3_5 if a.is_recurrent(layer) => 8,
         Family::Qwen3_5 => 7,
+        // As above, without MLPs: a mixture's adapter leaves them alone.
+        Family::Lfm2Moe if a.is_recurrent(layer) => 2,
+        Family::Qwen3_5Moe if a.is_recurrent(layer) => 5,
+        Family::Lfm2Moe | Family::Qwen3_5Moe => 4,
         _ => targets,
     }
 }
@@ -215,8 +219,11 @@ fn targets(a: &Architecture) -> Vec<String> {
         Family::Gpt2 => &["c_attn", "c_proj", "c_fc"],
         Family::GraniteMoeShared => &["q_proj", "k_proj", "v_proj", "o_proj", "input_linear", "output_linear"],
         Family::Llama4 => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-        _ if a.mixture.is_some() => &["q_proj", "k_proj", "v_proj", "o_proj"],
         Family::Lfm2 => &["in_proj", "out_proj", "q_proj", "k_proj", "v_proj", "w1", "w2", "w3"],
+        Family::Lfm2Moe => &["in_proj", "out_proj", "q_proj", "k_proj", "v_proj"],
+        Family::Qwen3_5Moe => {
+            &["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", "q_proj", "k_proj", "v_proj", "o_proj"]
+        }
         Family::Qwen3_5 => &[
             "in_proj_qkv",
             "in_proj_z",
@@ -231,6 +238,7 @@ fn targets(a: &Architecture) -> Vec<String> {
             "up_proj",
             "down_proj",
         ],
+        _ if a.mixture.is_some() => &["q_proj", "k_proj", "v_proj", "o_proj"],
         Family::GptNeoX => &["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
         _ => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
     };
@@ -414,9 +422,17 @@ fn a_gradient_changes_no_more_once_its_part_is_left() {
 #[test]
 fn the_auxiliary_loss_of_experts_and_its_gradients_equal_the_naive_form() {
     const WEIGHT: f64 = 3.0;
-    for name in
-        ["gpt_oss", "qwen2_moe", "qwen3_moe", "qwen3_moe_normalised", "olmoe", "mixtral", "granitemoe", "granitemoeshared"]
-    {
+    for name in [
+        "gpt_oss",
+        "qwen2_moe",
+        "qwen3_5_moe",
+        "qwen3_moe",
+        "qwen3_moe_normalised",
+        "olmoe",
+        "mixtral",
+        "granitemoe",
+        "granitemoeshared",
+    ] {
         for again in [false, true] {
             let (policy, a) = policy(name);
             let weights = with_critic(policy.weights().copied().unwrap(), &a);

@@ -74,6 +74,10 @@ def compare(name, rlhost, check):
     # For these, peft takes all-linear as the experts, too.
     fused = name.startswith(("glm4_moe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"))
     targets = ["q_proj", "k_proj", "v_proj", "o_proj"] if fused else "all-linear"
+    if name.startswith("lfm2_moe"):
+        targets = ["in_proj", "out_proj", "q_proj", "k_proj", "v_proj"]
+    if name.startswith("qwen3_5_moe"):
+        targets = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", "q_proj", "k_proj", "v_proj", "o_proj"]
     if name.startswith("llama4"):
         # Not the router, which is a linear layer there.
         targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -20,6 +20,8 @@ pub struct Routing {
     pub normalised: bool,
     /// Factor of all weights.
     pub factor: f32,
+    /// Added to the sum of a token's scores before they are divided by it.
+    pub epsilon: f32,
     /// Number of groups of experts, and of groups from which a token's experts are chosen. The chosen groups are those whose two best
     /// experts have the highest sum of scores (DeepSeek-AI 2024, arXiv 2412.19437).
     pub groups: (usize, usize),
@@ -37,16 +39,12 @@ pub enum RouterScoring {
 impl Routing {
     /// Returns the routing to the most probable experts, without groups.
     pub const fn new(chosen: usize, normalised: bool) -> Self {
-        Self { chosen, scores: RouterScoring::Softmax, normalised, factor: 1.0, groups: (1, 1) }
+        Self { chosen, scores: RouterScoring::Softmax, normalised, factor: 1.0, epsilon: 0.0, groups: (1, 1) }
     }
 
     /// Returns the value that weights are divided by, given the sum of a token's scores.
     fn divisor(&self, sum: f32) -> f32 {
-        match (self.normalised, self.scores) {
-            (false, _) => 1.0,
-            (true, RouterScoring::Softmax) => sum,
-            (true, RouterScoring::Sigmoid) => sum + 1e-20,
-        }
+        if self.normalised { sum + self.epsilon } else { 1.0 }
     }
 
     /// Returns whether this many experts can be chosen from `experts`.

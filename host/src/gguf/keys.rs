@@ -94,7 +94,7 @@ pub(super) fn metadata(a: &Architecture, target: &LlamaCppGraph, ropes: &RopeDiv
     }
     if let Some(mixture) = &a.mixture {
         keys.count("expert_count", mixture.experts);
-        keys.count("expert_used_count", mixture.chosen);
+        keys.count("expert_used_count", mixture.routing.chosen);
         if a.family == Family::Qwen3Moe {
             keys.count("expert_feed_forward_length", mixture.width);
         }

@@ -120,12 +120,15 @@ fn for_family(family: Family) -> Option<LlamaCppGraph> {
         | Family::Glm4Moe
         | Family::GptOss
         | Family::HunyuanV1Dense
-        | Family::Lfm2 => {
-            return None;
-        }
-        Family::Llama4 | Family::Ministral | Family::Ministral3 | Family::Olmo3 | Family::Qwen2Moe | Family::Qwen3_5 => {
-            return None;
-        }
+        | Family::Lfm2
+        | Family::Lfm2Moe
+        | Family::Llama4
+        | Family::Ministral
+        | Family::Ministral3
+        | Family::Olmo3
+        | Family::Qwen2Moe
+        | Family::Qwen3_5
+        | Family::Qwen3_5Moe => return None,
     })
 }
 
@@ -196,8 +199,8 @@ impl LlamaCppGraph {
     fn experts_lack(&self, a: &Architecture) -> Vec<(bool, &'static str)> {
         let of = |mixture: &Mixture| {
             vec![
-                (mixture.normalised && self.normalised != Some(true), "experts whose weights add up to one"),
-                (!mixture.normalised && self.normalised != Some(false), "experts weighted by probability"),
+                (mixture.routing.normalised && self.normalised != Some(true), "experts whose weights add up to one"),
+                (!mixture.routing.normalised && self.normalised != Some(false), "experts weighted by probability"),
                 (mixture.sparse.contains(&false), "layers without experts"),
                 (a.family == Family::Olmoe && a.kv_width() != a.hidden_size, "fewer key heads than query heads"),
             ]

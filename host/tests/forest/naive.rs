@@ -109,7 +109,7 @@ impl NaiveDecoder<'_> {
                 } else {
                     y
                 };
-                let kind = if a.family == Family::Lfm2 { "layernorm" } else { "norm" };
+                let kind = if matches!(a.family, Family::Lfm2 | Family::Lfm2Moe) { "layernorm" } else { "norm" };
                 let norm = name(&format!("self_attn.{part}_{kind}"));
                 // Norm over all heads, or over each.
                 let y = if self.a.head_norms == HeadNorms::All { self.norm_if(&y, &norm)? } else { y };
@@ -168,7 +168,7 @@ impl NaiveDecoder<'_> {
         let output = match a.family {
             Family::GptNeoX => "attention.dense",
             Family::Gpt2 => "attn.c_proj",
-            Family::Lfm2 => "self_attn.out_proj",
+            Family::Lfm2 | Family::Lfm2Moe => "self_attn.out_proj",
             _ => "self_attn.o_proj",
         };
         let y = y.reshape((b, t, h.heads * h.head_dim))?;
@@ -253,12 +253,13 @@ impl NaiveDecoder<'_> {
             let rank = t.arg_sort_last_dim(false)?.arg_sort_last_dim(true)?;
             rank.lt(best as u32)?.to_dtype(DType::F32)
         };
-        let (p, by) = match self.vars.get(&format!("{layer}.mlp.gate.e_score_correction_bias")) {
+        let corrections = ["mlp.gate.e_score_correction_bias", "feed_forward.expert_bias"];
+        let (p, by) = match corrections.iter().find_map(|name| self.vars.get(&format!("{layer}.{name}"))) {
             Some(correction) => {
                 let p = sigmoid(logits)?;
                 let by = p.detach().broadcast_add(&correction.detach())?;
                 // Selects the groups whose two best experts have the highest sum.
-                let (groups, kept) = mixture.groups;
+                let (groups, kept) = mixture.routing.groups;
                 let in_groups = by.reshape((n, groups, mixture.experts / groups))?;
                 let sums = (ranked(&in_groups, 2)? * &in_groups)?.sum(2)?;
                 let hidden = ((1.0 - ranked(&sums, kept)?.unsqueeze(2)?)? * 100.0)?;
@@ -270,7 +271,7 @@ impl NaiveDecoder<'_> {
                 (p.clone(), p)
             }
         };
-        let chosen = ranked(&by, mixture.chosen)?;
+        let chosen = ranked(&by, mixture.routing.chosen)?;
         Ok((p, chosen))
     }
 
@@ -280,6 +281,7 @@ impl NaiveDecoder<'_> {
         let (b, t, d) = x.dims3()?;
         let (folder, router) = match self.a.family {
             Family::GptOss => ("mlp", "router"),
+            Family::Lfm2Moe => ("feed_forward", "gate"),
             Family::Llama4 => ("feed_forward", "router"),
             Family::GraniteMoe | Family::GraniteMoeShared => ("block_sparse_moe", "router"),
             _ => ("mlp", "gate"),
@@ -289,10 +291,10 @@ impl NaiveDecoder<'_> {
         let (p, chosen) = self.scored(&logits, layer)?;
         self.routed.borrow_mut().push((p.clone(), chosen.clone()));
         let mut weights = (p * chosen)?;
-        if mixture.normalised {
-            weights = weights.broadcast_div(&weights.sum_keepdim(1)?)?;
+        if mixture.routing.normalised {
+            weights = weights.broadcast_div(&(weights.sum_keepdim(1)? + f64::from(mixture.routing.epsilon))?)?;
         }
-        weights = (weights * mixture.factor)?;
+        weights = (weights * f64::from(mixture.routing.factor))?;
         let (wide, down) = (format!("{layer}.{folder}.experts.gate_up_proj"), format!("{layer}.{folder}.experts.down_proj"));
         let matrix = |stack: &str, expert: usize| -> Result<Tensor> {
             let w = self.var(&format!("{stack}.weight")).get(expert)?;
@@ -343,7 +345,7 @@ impl NaiveDecoder<'_> {
             self.linear(&(gate.silu()? * up)?, &name("down_proj"))
         };
         match self.a.family {
-            Family::Qwen2Moe => {
+            Family::Qwen2Moe | Family::Qwen3_5Moe => {
                 let weight = sigmoid(&self.linear(x, &format!("{layer}.mlp.shared_expert_gate"))?)?;
                 gated("mlp.shared_expert")?.broadcast_mul(&weight)
             }
@@ -375,7 +377,7 @@ impl NaiveDecoder<'_> {
                 let active = (f(&both.narrow(2, 0, i)?)? * both.narrow(2, i, i)?)?;
                 self.linear(&active, &format!("{layer}.shared_mlp.output_linear"))
             }
-            Family::Lfm2 => {
+            Family::Lfm2 | Family::Lfm2Moe => {
                 let part = |x: &Tensor, part: &str| self.linear(x, &format!("{layer}.feed_forward.{part}"));
                 part(&(f(&part(x, "w1")?)? * part(x, "w3")?)?, "w2")
             }
@@ -393,7 +395,9 @@ impl NaiveDecoder<'_> {
         let [embedding, layers, last, head] = match a.family {
             Family::GptNeoX => ["gpt_neox.embed_in.weight", "gpt_neox.layers", "gpt_neox.final_layer_norm", "embed_out.weight"],
             Family::Gpt2 => ["transformer.wte.weight", "transformer.h", "transformer.ln_f", "lm_head.weight"],
-            Family::Lfm2 => ["model.embed_tokens.weight", "model.layers", "model.embedding_norm", "lm_head.weight"],
+            Family::Lfm2 | Family::Lfm2Moe => {
+                ["model.embed_tokens.weight", "model.layers", "model.embedding_norm", "lm_head.weight"]
+            }
             _ => ["model.embed_tokens.weight", "model.layers", "model.norm", "lm_head.weight"],
         };
         let mut x = self.var(embedding).index_select(&ids.flatten_all()?, 0)?.reshape((b, t, a.hidden_size))?;
@@ -434,7 +438,7 @@ fn norms_of(family: Family) -> [&'static str; 4] {
         Family::Gemma2 | Family::Gemma3 => [input, behind, "pre_feedforward_layernorm", "post_feedforward_layernorm"],
         Family::Glm4 => [input, "post_self_attn_layernorm", behind, "post_mlp_layernorm"],
         Family::Gpt2 => ["ln_1", "", "ln_2", ""],
-        Family::Lfm2 => ["operator_norm", "", "ffn_norm", ""],
+        Family::Lfm2 | Family::Lfm2Moe => ["operator_norm", "", "ffn_norm", ""],
         _ => [input, "", behind, ""],
     }
 }

@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from Llama.
 
 /// Folder names of the fixtures.
-pub const FAMILIES: [&str; 34] = [
+pub const FAMILIES: [&str; 36] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -34,12 +34,14 @@ pub const FAMILIES: [&str; 34] = [
     "llama4_text",
     "lfm2",
     "lfm2_wide",
+    "lfm2_moe",
     "qwen3_5",
     "qwen3_5_wide",
+    "qwen3_5_moe",
 ];
 
 /// Fixtures that devices have no kernels for.
-const OF_THE_CPU: [&str; 12] = [
+const OF_THE_CPU: [&str; 14] = [
     "cohere2",
     "ernie4_5",
     "glm4",
@@ -47,11 +49,13 @@ const OF_THE_CPU: [&str; 12] = [
     "hunyuan_v1_dense",
     "lfm2",
     "lfm2_wide",
+    "lfm2_moe",
     "llama4_text",
     "ministral3",
     "qwen2_moe",
     "qwen3_5",
     "qwen3_5_wide",
+    "qwen3_5_moe",
 ];
 
 /// Returns the fixtures that devices have kernels for.

@@ -226,7 +226,7 @@ impl Architecture {
             },
             windows: windows.into_iter().map(|size| size.filter(|size| *size < max_positions)).collect(),
             recurrence,
-            output_gate: family == Family::Qwen3_5,
+            output_gate: family.has_delta_networks(),
             rotary,
             ropes,
             scores_by_layer: family == Gpt2 && config.flag("scale_attn_by_inverse_layer_idx")?.unwrap_or(false),
@@ -318,7 +318,7 @@ impl Architecture {
         let number = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
         match self.family {
             Family::Glm4Moe => number.is_some_and(|number| number >= self.layers),
-            Family::Qwen3_5 => name.starts_with("mtp."),
+            family if family.has_delta_networks() => name.starts_with("mtp."),
             _ => false,
         }
     }
@@ -390,6 +390,8 @@ fn intermediate_size(
         (Some(shared), _) => Ok(shared),
         (None, Family::Gpt2) => Ok(config.size("n_inner", MOST_INTERMEDIATE)?.unwrap_or(4 * hidden_size)),
         (None, Family::Lfm2) => adjusted_intermediate(config),
+        // Each layer has experts.
+        (None, Family::Qwen3_5Moe) => Ok(config.size("intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(1)),
         (None, Family::Llama4) => config.needed_size("intermediate_size_mlp", MOST_INTERMEDIATE),
         (None, _) => config.needed_size("intermediate_size", MOST_INTERMEDIATE),
     }
@@ -399,15 +401,16 @@ fn heads(config: &ConfigObject, family: Family, hidden_size: usize) -> std::resu
     let heads = config.needed_size(own_key(config, family, "num_attention_heads"), MOST_HEADS)?;
     let kv_heads = match family {
         Family::Gpt2 | Family::GptNeoX => heads,
-        Family::Lfm2 => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(8),
+        Family::Lfm2 | Family::Lfm2Moe => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(8),
         Family::Qwen3_5 => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(4),
+        Family::Qwen3_5Moe => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(2),
         _ => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(heads),
     };
     if !heads.is_multiple_of(kv_heads) {
         return Err(format!("num_attention_heads {heads} must be a multiple of num_key_value_heads {kv_heads}"));
     }
     let default = match family {
-        Family::Gemma2 | Family::Gemma3 | Family::Qwen3_5 => 256,
+        Family::Gemma2 | Family::Gemma3 | Family::Qwen3_5 | Family::Qwen3_5Moe => 256,
         Family::Ernie45 | Family::Glm4 | Family::Llama4 | Family::Ministral3 => 128,
         Family::GptOss => 64,
         _ => hidden_size / heads,

@@ -24,6 +24,8 @@ pub(super) enum PrefixLayer {
 #[derive(Clone, Debug, Default)]
 pub struct KvCache {
     pub(super) layers: Vec<CacheLayer>,
+    /// Number of cached positions.
+    pub(super) positions: usize,
 }
 
 /// Cache of a sequence in one layer.
@@ -73,6 +75,12 @@ impl CacheLayer {
 }
 
 impl KvCache {
+    /// Returns whether the cache can be cut to a prefix of its text. The state of a recurrent layer can't.
+    #[must_use]
+    pub fn can_be_cut(&self) -> bool {
+        self.layers.iter().all(|layer| matches!(layer, CacheLayer::Attention(_)))
+    }
+
     /// Copies the first positions, with room for `room` positions in all. Returns `None` if a layer is recurrent, since its state can't be
     /// cut to these positions.
     #[must_use]
@@ -81,12 +89,12 @@ impl KvCache {
             CacheLayer::Attention(cache) => Some(CacheLayer::Attention(cache.prefix(positions, room))),
             CacheLayer::Convolution(_) | CacheLayer::Network(_) => None,
         });
-        Some(Self { layers: layers.collect::<Option<_>>()? })
+        Some(Self { layers: layers.collect::<Option<_>>()?, positions })
     }
 
     /// Returns the number of cached positions.
     pub fn len(&self) -> usize {
-        self.attending().map(SequenceCache::len).next().unwrap_or_default()
+        self.positions
     }
 
     /// Returns whether no positions are cached.
@@ -94,16 +102,13 @@ impl KvCache {
         self.len() == 0
     }
 
-    /// Returns the bytes of the cached keys and values.
+    /// Returns the bytes of the cached keys and values, and of states.
     pub fn bytes(&self) -> usize {
-        self.attending().map(SequenceCache::bytes).sum()
-    }
-
-    /// Returns the caches of the layers that attend.
-    fn attending(&self) -> impl Iterator<Item = &SequenceCache> {
-        self.layers.iter().filter_map(|layer| match layer {
-            CacheLayer::Attention(cache) => Some(cache),
-            CacheLayer::Convolution(_) | CacheLayer::Network(_) => None,
-        })
+        let of_layer = |layer: &CacheLayer| match layer {
+            CacheLayer::Attention(cache) => cache.bytes(),
+            CacheLayer::Convolution(state) => state.as_ref().map_or(0, ConvolutionState::bytes),
+            CacheLayer::Network(state) => state.as_ref().map_or(0, DeltaState::bytes),
+        };
+        self.layers.iter().map(of_layer).sum()
     }
 }

@@ -97,7 +97,7 @@ impl Weights {
             let all = forest.len();
             let behind = if i + 1 == self.layers.len() { last } else { all };
             let (reading, rest, stacks) = layer.maps().in_order();
-            let (chosen, experts) = a.mixture.as_ref().map_or((0, 1), |mixture| (mixture.chosen, mixture.experts));
+            let (chosen, experts) = a.mixture.as_ref().map_or((0, 1), |mixture| (mixture.routing.chosen, mixture.experts));
             for Linear { weight, adapter, .. } in stacks {
                 matrix(weight.elem_count() / experts, behind * chosen, trained);
                 if let Some(LinearAdapter { a, b, .. }) = adapter {
@@ -167,7 +167,7 @@ impl Weights {
             }
         }
         let used = |of_tokens: f64| {
-            let part = a.mixture.as_ref().map_or(0.0, |mixture| mixture.chosen as f64 / mixture.experts as f64);
+            let part = a.mixture.as_ref().map_or(0.0, |mixture| mixture.routing.chosen as f64 / mixture.experts as f64);
             1.0 - (1.0 - part).powf(of_tokens)
         };
         let of_experts = stacked_bytes * used(tokens as f64 / rounds.max(1.0));

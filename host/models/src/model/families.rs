@@ -1,8 +1,8 @@
 //! The families of decoders: their names and their features.
 
 use super::names::{
-    COHERE, GEMMA, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_MOE, HUNYUAN, LFM2, LLAMA, LLAMA4, MIXTRAL, NEOX, OLMO, PHI, QWEN_MOE,
-    QWEN2_MOE, QWEN3_5, STARCODER, TensorNames,
+    COHERE, GEMMA, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_MOE, HUNYUAN, LFM2, LFM2_MOE, LLAMA, LLAMA4, MIXTRAL, NEOX, OLMO, PHI,
+    QWEN_MOE, QWEN2_MOE, QWEN3_5, QWEN3_5_MOE, STARCODER, TensorNames,
 };
 use crate::ops::rope::RopePairing;
 
@@ -39,6 +39,8 @@ pub enum Family {
     HunyuanV1Dense,
     /// `Lfm2ForCausalLM`
     Lfm2,
+    /// `Lfm2MoeForCausalLM`
+    Lfm2Moe,
     /// `LlamaForCausalLM`
     Llama,
     /// `Llama4ForCausalLM`
@@ -65,6 +67,8 @@ pub enum Family {
     Qwen2Moe,
     /// `Qwen3ForCausalLM`
     Qwen3,
+    /// `Qwen3_5MoeForCausalLM`, and the text part of `Qwen3_5MoeForConditionalGeneration`.
+    Qwen3_5Moe,
     /// `Qwen3_5ForCausalLM`, and the text part of `Qwen3_5ForConditionalGeneration`.
     Qwen3_5,
     /// `Qwen3MoeForCausalLM`
@@ -80,8 +84,19 @@ pub enum Family {
 impl Family {
     /// Returns whether transformers has a sequence classification class of the family, which opens its reward models.
     pub fn is_classified(self) -> bool {
-        use Family::{Cohere2, Ernie45, Glm4Moe, Granite, GraniteMoe, GraniteMoeShared, Lfm2, Llama4, Olmoe, Qwen3_5};
-        !matches!(self, Cohere2 | Ernie45 | Glm4Moe | Granite | GraniteMoe | GraniteMoeShared | Lfm2 | Llama4 | Olmoe | Qwen3_5)
+        use Family::{Cohere2, Ernie45, Glm4Moe, Granite, GraniteMoe, GraniteMoeShared, Lfm2, Lfm2Moe, Llama4, Olmoe};
+        !matches!(self, Cohere2 | Ernie45 | Glm4Moe | Granite | GraniteMoe | GraniteMoeShared | Lfm2 | Lfm2Moe | Llama4 | Olmoe)
+            && !self.has_delta_networks()
+    }
+
+    /// Returns whether the family's recurrent layers are gated delta networks.
+    pub(super) fn has_delta_networks(self) -> bool {
+        matches!(self, Self::Qwen3_5 | Self::Qwen3_5Moe)
+    }
+
+    /// Returns whether the family's recurrent layers are short convolutions.
+    pub(super) fn has_convolutions(self) -> bool {
+        matches!(self, Self::Lfm2 | Self::Lfm2Moe)
     }
 
     /// Returns which dimensions of a head are rotated together.
@@ -285,6 +300,17 @@ pub const FAMILIES: &[FamilyDescription] = &[
         tied: true,
         names: &LFM2,
     },
+    FamilyDescription {
+        family: Family::Lfm2Moe,
+        model_type: "lfm2_moe",
+        name: "LFM2 MoE",
+        features: "as LFM2, with a mixture of experts after the first layers, chosen by corrected scores and weighted by scores",
+        positions: 128_000,
+        theta: 1e6,
+        norm_eps: 1e-5,
+        tied: true,
+        names: &LFM2_MOE,
+    },
     COMMON,
     FamilyDescription {
         family: Family::Llama4,
@@ -400,6 +426,16 @@ pub const FAMILIES: &[FamilyDescription] = &[
         name: "Qwen 3",
         features: "norms on query and key heads; sliding windows in the later layers if configured",
         positions: 32_768,
+        ..COMMON
+    },
+    FamilyDescription {
+        family: Family::Qwen3_5Moe,
+        model_type: "qwen3_5_moe_text",
+        name: "Qwen 3.5 MoE",
+        features: "as Qwen 3.5, with a mixture of experts in the place of MLPs, beside an MLP that all tokens share, weighted by a gate; \
+                   routing weights add up to one",
+        positions: 32_768,
+        names: &QWEN3_5_MOE,
         ..COMMON
     },
     FamilyDescription {

@@ -110,6 +110,7 @@ const HARMLESS_WORDS: &[(&str, &str, &str)] = &[
     ("hunyuan_v1_dense", "use_cla", "false"),
     ("hunyuan_v1_dense", "use_qk_norm", "true"),
     ("hunyuan_v1_dense", "use_rotary_pos_emb", "true"),
+    ("qwen3_5_moe_text", "mamba_ssm_dtype", r#""float32""#),
     ("qwen3_5_text", "mamba_ssm_dtype", r#""float32""#),
     ("starcoder2", "mlp_type", r#""default""#),
     ("starcoder2", "norm_type", r#""layer_norm""#),

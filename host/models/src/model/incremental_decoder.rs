@@ -9,6 +9,7 @@ use super::layer::{LayerActivations, LinearMap};
 use super::layer_projections::LayerProjections;
 use super::mixer::{AttentionOutput, MixerActivations, TokenMixer, other_kind};
 use super::pass_options::PassOptions;
+use super::recurrence::RecurrenceKind;
 use super::weights::Linear;
 use super::{Architecture, KvCache, Prefix, PromptPass, Result};
 use crate::config::RolloutDtype;
@@ -17,7 +18,7 @@ use crate::ops::cached_attention::{self, SharedPromptGroup};
 use crate::ops::caches::{PromptCache, SequenceCache};
 use crate::ops::convolution::{self, Convolution, ConvolutionState};
 use crate::ops::experts::Routes;
-use crate::ops::gated_delta::{self, GatedDelta, GatedDeltaInputs};
+use crate::ops::gated_delta::{self, DeltaState, GatedDelta, GatedDeltaInputs};
 use crate::ops::magnitude::{self, Magnitude};
 use crate::ops::panels::{self, Panels};
 use crate::ops::{self, Forest, Precision, WeightMatrix};
@@ -329,7 +330,7 @@ impl IncrementalDecoder {
             true => CacheLayer::Convolution(None),
             false => CacheLayer::Attention(SequenceCache::with_capacity(positions, a.kv_width(), self.cached)),
         };
-        KvCache { layers: (0..a.layers).map(layer).collect() }
+        KvCache { layers: (0..a.layers).map(layer).collect(), positions: 0 }
     }
 
     /// Runs prompts, one segment each. Returns their caches and the logits `[P, V]` after the last token of each.
@@ -388,10 +389,24 @@ impl IncrementalDecoder {
         Ok((caches, self.logits(output.forward(&hidden)?)?))
     }
 
-    /// Creates the cache of an empty prompt, for sequences whose own caches have all of their tokens. Only for models in which every layer
-    /// attends; [`IncrementalDecoder::decode`] returns an error for others.
+    /// Creates the cache of an empty prompt, for sequences whose own caches have all of their tokens.
     pub fn no_prompt(&self) -> Prefix {
-        Prefix { layers: vec![PrefixLayer::Attention(PromptCache::default()); self.architecture().layers] }
+        let a = self.architecture();
+        let layer = |layer: usize| match a.recurrence.as_ref().filter(|_| a.is_recurrent(layer)) {
+            None => PrefixLayer::Attention(PromptCache::default()),
+            Some(recurrence) => match recurrence.kind {
+                RecurrenceKind::Convolution { .. } => {
+                    PrefixLayer::Convolution(ConvolutionState::empty(recurrence.width, a.hidden_size))
+                }
+                RecurrenceKind::GatedDelta(heads) => PrefixLayer::Network(DeltaState::empty(heads, recurrence.width)),
+            },
+        };
+        Prefix { layers: (0..a.layers).map(layer).collect() }
+    }
+
+    /// Returns the bytes of a sequence's states in recurrent layers, whatever its length.
+    pub fn bytes_of_states(&self) -> usize {
+        self.architecture().state_bytes() as usize
     }
 
     /// Returns the bytes of keys and values per position.
@@ -433,6 +448,7 @@ impl IncrementalDecoder {
                 None => panels::prefetch(&[output], rows.len())?,
             }
         }
+        own.iter_mut().zip(counts).for_each(|(own, count)| own.positions += count);
         if rows.len() < tokens.len() {
             x = ops::gather_rows(&x, rows)?;
         }

@@ -313,7 +313,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
     /// Routes rows to experts and computes their gate and up projections.
     fn routed(&self, maps: &Experts<&P>, h: &Tensor) -> ops::Result<ExpertActivations> {
         let mixture = self.architecture.mixture.as_ref().ok_or_else(none)?;
-        let routes = Routes::new(&maps.router.product(h)?, mixture.routing(), self.norms.correction.as_ref())?;
+        let routes = Routes::new(&maps.router.product(h)?, mixture.routing, self.norms.correction.as_ref())?;
         let both = maps.wide.grouped(&mixture.rows(&routes, h)?, &routes)?;
         Ok(ExpertActivations { routes, wide: wide(columns::split(&both, &[mixture.width; 2])?)? })
     }

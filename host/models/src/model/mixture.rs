@@ -15,18 +15,12 @@ const MOST_EXPERTS: usize = 1 << 16;
 pub struct Mixture {
     /// Number of experts, `E`.
     pub experts: usize,
-    /// Experts per token, `K`.
-    pub chosen: usize,
     /// Width of each expert, `I`.
     pub width: usize,
-    /// Whether the weights of a token's experts are normalised to sum to one, instead of being the router's probabilities.
-    pub normalised: bool,
-    /// Function that turns the router's results into scores.
-    pub scores: RouterScoring,
-    /// Number of groups of experts, and of groups from which a token's experts are chosen.
-    pub groups: (usize, usize),
-    /// Factor that multiplies all weights.
-    pub factor: f64,
+    /// How experts are chosen and weighted.
+    pub routing: Routing,
+    /// Whether experts are chosen by corrected scores.
+    pub corrected: bool,
     /// Whether weights apply to the experts' inputs instead of their outputs.
     pub weighs_inputs: bool,
     /// Whether each layer has experts.
@@ -38,15 +32,9 @@ pub struct Mixture {
 }
 
 impl Mixture {
-    /// Returns the settings by which experts are chosen and weighted.
-    pub(super) fn routing(&self) -> Routing {
-        let Self { chosen, scores, normalised, groups, factor, .. } = *self;
-        Routing { chosen, scores, normalised, factor: factor as f32, groups }
-    }
-
     /// Returns whether transformers has an auxiliary loss for these experts.
     pub fn has_aux_loss(&self) -> bool {
-        self.scores == RouterScoring::Softmax
+        self.routing.scores == RouterScoring::Softmax
     }
 
     /// Returns the sorted rows that experts read, given the tokens' rows `h`.
@@ -57,12 +45,16 @@ impl Mixture {
 
     /// Reads the sizes of experts; `None` for other families and for models without experts.
     pub(super) fn read(config: &ConfigObject, family: Family, layers: usize) -> std::result::Result<Option<Self>, String> {
-        use Family::{Glm4Moe, GptOss, GraniteMoe, GraniteMoeShared, Llama4, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe};
+        use Family::{
+            Glm4Moe, GptOss, GraniteMoe, GraniteMoeShared, Lfm2Moe, Llama4, Mixtral, Olmoe, Qwen2Moe, Qwen3_5Moe, Qwen3Moe,
+        };
         let (key, experts, chosen, coefficient) = match family {
             Qwen3Moe => (if config.has("num_experts") { "num_experts" } else { "num_local_experts" }, 128, 8, 0.001),
             Glm4Moe if config.has("num_local_experts") => ("num_local_experts", 128, 8, 0.0),
             Glm4Moe => ("n_routed_experts", 128, 8, 0.0),
+            Lfm2Moe => ("num_experts", 32, 4, 0.0),
             Qwen2Moe => ("num_experts", 60, 4, 0.001),
+            Qwen3_5Moe => ("num_experts", 256, 8, 0.001),
             Olmoe => ("num_experts", 64, 8, 0.01),
             Llama4 => ("num_local_experts", 16, 1, 0.0),
             GptOss => ("num_local_experts", 128, 4, 0.001),
@@ -72,15 +64,9 @@ impl Mixture {
         let experts = config.count(key, MOST_EXPERTS)?.unwrap_or(experts);
         let chosen = config.size("num_experts_per_tok", MOST_EXPERTS)?.unwrap_or(chosen);
         let width = width(config, family)?;
-        let normalised = match family {
-            Glm4Moe => config.flag("norm_topk_prob")?.unwrap_or(true),
-            Llama4 => false,
-            Qwen2Moe | Qwen3Moe | Olmoe => config.flag("norm_topk_prob")?.unwrap_or(false),
-            _ => true,
-        };
-        let given = config.number("router_aux_loss_coef")?;
-        // transformers has no such loss for this family, whatever the configuration says.
-        let coefficient = given.filter(|_| family != Llama4).unwrap_or(coefficient);
+        // transformers has no such loss for these families, whatever the configuration says.
+        let given = config.number("router_aux_loss_coef")?.filter(|_| !matches!(family, Lfm2Moe | Llama4));
+        let coefficient = given.unwrap_or(coefficient);
         // A run uses router_aux_loss_coef instead, as in TRL.
         config.flag("output_router_logits")?;
         let sparse = sparse(config, family, experts, layers)?;
@@ -90,23 +76,47 @@ impl Mixture {
         if chosen > experts {
             return Err(format!("num_experts_per_tok {chosen} is more than {key} {experts}"));
         }
-        let (groups, factor) = if family == Glm4Moe { grouping(config, experts, chosen)? } else { ((1, 1), 1.0) };
+        let routing = routing(config, family, experts, chosen)?;
         if !(0.0..=1e6).contains(&coefficient) {
             return Err(format!("router_aux_loss_coef {coefficient} must be between 0 and 1e6"));
         }
         let shared = shared(config, family, width)?;
-        let scores = if matches!(family, Glm4Moe | Llama4) { RouterScoring::Sigmoid } else { RouterScoring::Softmax };
+        let corrected = match family {
+            Lfm2Moe => config.flag("use_expert_bias")?.unwrap_or(true),
+            _ => family == Glm4Moe,
+        };
         let weighs_inputs = family == Llama4;
-        Ok(Some(Self { experts, chosen, width, normalised, scores, groups, factor, weighs_inputs, sparse, shared, coefficient }))
+        Ok(Some(Self { experts, width, routing, corrected, weighs_inputs, sparse, shared, coefficient }))
     }
+}
+
+/// Reads how `chosen` of the experts are chosen and weighted.
+fn routing(config: &ConfigObject, family: Family, experts: usize, chosen: usize) -> std::result::Result<Routing, String> {
+    use Family::{Glm4Moe, Lfm2Moe, Llama4, Olmoe, Qwen2Moe, Qwen3Moe};
+    let normalised = match family {
+        Glm4Moe | Lfm2Moe => config.flag("norm_topk_prob")?.unwrap_or(true),
+        Llama4 => false,
+        Qwen2Moe | Qwen3Moe | Olmoe => config.flag("norm_topk_prob")?.unwrap_or(false),
+        _ => true,
+    };
+    let plain = Routing::new(chosen, normalised);
+    let sigmoid = Routing { scores: RouterScoring::Sigmoid, ..plain };
+    Ok(match family {
+        Glm4Moe => Routing { epsilon: 1e-20, groups: grouping(config, experts, chosen)?, factor: factor(config)?, ..sigmoid },
+        Lfm2Moe => Routing { epsilon: 1e-6, factor: factor(config)?, ..sigmoid },
+        Llama4 => sigmoid,
+        _ => plain,
+    })
 }
 
 /// Reads the width of each expert.
 fn width(config: &ConfigObject, family: Family) -> std::result::Result<usize, String> {
-    use Family::{Glm4Moe, Qwen2Moe, Qwen3Moe};
+    use Family::{Glm4Moe, Lfm2Moe, Qwen2Moe, Qwen3_5Moe, Qwen3Moe};
     let (width, default) = match family {
         Glm4Moe | Qwen2Moe => ("moe_intermediate_size", Some(1408)),
+        Lfm2Moe => ("moe_intermediate_size", Some(1792)),
         Qwen3Moe => ("moe_intermediate_size", Some(768)),
+        Qwen3_5Moe => ("moe_intermediate_size", Some(512)),
         _ => ("intermediate_size", None),
     };
     match (config.size(width, MOST_INTERMEDIATE)?, default) {
@@ -117,7 +127,10 @@ fn width(config: &ConfigObject, family: Family) -> std::result::Result<usize, St
 
 /// Reads the width of the MLP that all tokens share, given that of the experts.
 fn shared(config: &ConfigObject, family: Family, width: usize) -> std::result::Result<Option<usize>, String> {
-    use Family::{Glm4Moe, GraniteMoeShared, Llama4, Qwen2Moe};
+    use Family::{Glm4Moe, GraniteMoeShared, Llama4, Qwen2Moe, Qwen3_5Moe};
+    let of_qwen = |default: usize| {
+        config.size("shared_expert_intermediate_size", MOST_INTERMEDIATE).map(|width| Some(width.unwrap_or(default)))
+    };
     Ok(match family {
         Glm4Moe => {
             let count = config.size("n_shared_experts", MOST_EXPERTS)?.unwrap_or(1);
@@ -125,7 +138,8 @@ fn shared(config: &ConfigObject, family: Family, width: usize) -> std::result::R
             Some(width.checked_mul(count).filter(fits).ok_or("n_shared_experts is too large")?)
         }
         Llama4 => Some(width),
-        Qwen2Moe => Some(config.size("shared_expert_intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(5632)),
+        Qwen2Moe => of_qwen(5632)?,
+        Qwen3_5Moe => of_qwen(512)?,
         GraniteMoeShared => config.count("shared_intermediate_size", MOST_INTERMEDIATE)?.filter(|width| *width > 0),
         _ => None,
     })
@@ -133,12 +147,11 @@ fn shared(config: &ConfigObject, family: Family, width: usize) -> std::result::R
 
 /// Returns which layers have experts.
 fn sparse(config: &ConfigObject, family: Family, experts: usize, layers: usize) -> std::result::Result<Vec<bool>, String> {
-    use Family::{Glm4Moe, Llama4, Qwen2Moe, Qwen3Moe};
+    use Family::{Glm4Moe, Lfm2Moe, Llama4, Qwen2Moe, Qwen3Moe};
+    let after = |dense: usize| (0..layers).map(|layer| layer >= dense).collect();
     Ok(match family {
-        Glm4Moe => {
-            let dense = config.count("first_k_dense_replace", MOST_EXPERTS)?.unwrap_or(1);
-            (0..layers).map(|layer| layer >= dense).collect()
-        }
+        Glm4Moe => after(config.count("first_k_dense_replace", MOST_EXPERTS)?.unwrap_or(1)),
+        Lfm2Moe => after(config.count("num_dense_layers", MOST_EXPERTS)?.unwrap_or(2)),
         Llama4 => {
             let step = config.size("interleave_moe_layer_step", MOST_EXPERTS)?.unwrap_or(1);
             let listed = config.indices("moe_layers", layers)?;
@@ -151,8 +164,8 @@ fn sparse(config: &ConfigObject, family: Family, experts: usize, layers: usize) 
     })
 }
 
-/// Reads the number of groups of experts, the number of groups from which a token's experts are chosen, and the factor of weights.
-fn grouping(config: &ConfigObject, experts: usize, chosen: usize) -> std::result::Result<((usize, usize), f64), String> {
+/// Reads the number of groups of experts, and the number of groups from which a token's experts are chosen.
+fn grouping(config: &ConfigObject, experts: usize, chosen: usize) -> std::result::Result<(usize, usize), String> {
     let groups = config.size("n_group", MOST_EXPERTS)?.unwrap_or(1);
     let kept = config.size("topk_group", MOST_EXPERTS)?.unwrap_or(1);
     if !experts.is_multiple_of(groups) || experts / groups < 2 {
@@ -163,8 +176,13 @@ fn grouping(config: &ConfigObject, experts: usize, chosen: usize) -> std::result
             "topk_group {kept} must be at most n_group {groups}, and have room for num_experts_per_tok {chosen} experts"
         ));
     }
+    Ok((groups, kept))
+}
+
+/// Reads the factor of all weights.
+fn factor(config: &ConfigObject) -> std::result::Result<f32, String> {
     match config.number("routed_scaling_factor")?.unwrap_or(1.0) {
-        factor if (1e-6..=1e6).contains(&factor) => Ok(((groups, kept), factor)),
+        factor if (1e-6..=1e6).contains(&factor) => Ok(factor as f32),
         factor => Err(format!("routed_scaling_factor {factor} must be between 1e-6 and 1e6")),
     }
 }
@@ -178,6 +196,7 @@ fn every_few(config: &ConfigObject, experts: usize, layers: usize) -> std::resul
 
 #[cfg(test)]
 mod tests {
+    use super::{RouterScoring, Routing};
     use crate::model::Architecture;
     use serde_json::{Value, json};
 
@@ -198,7 +217,7 @@ mod tests {
             read(config)
         };
         let every = qwen(json!({})).mixture.unwrap();
-        assert_eq!((every.experts, every.chosen, every.width, every.normalised), (128, 8, 24, false));
+        assert_eq!((every.experts, every.routing, every.width), (128, Routing::new(8, false), 24));
         assert_eq!((every.sparse, every.coefficient), (vec![true; 4], 0.001));
         let some = qwen(json!({ "decoder_sparse_step": 2, "mlp_only_layers": [3], "num_experts": 8, "norm_topk_prob": true }));
         assert_eq!(some.mixture.as_ref().unwrap().sparse, [false, true, false, false]);
@@ -211,22 +230,48 @@ mod tests {
         assert!(granite.has_unit(0) && granite.modules().contains(&"input_linear"));
         let without = read(json!({ "model_type": "granitemoeshared" }));
         assert!(!without.has_unit(0) && without.modules() == ["q_proj", "k_proj", "v_proj", "o_proj"]);
-        assert!(read(json!({ "model_type": "mixtral", "router_jitter_noise": 0.0 })).mixture.unwrap().normalised);
+        assert!(read(json!({ "model_type": "mixtral", "router_jitter_noise": 0.0 })).mixture.unwrap().routing.normalised);
         let glm = read(json!({
             "model_type": "glm4_moe", "n_routed_experts": 8, "n_shared_experts": 3, "moe_intermediate_size": 20, "n_group": 4,
             "topk_group": 2, "num_experts_per_tok": 4, "routed_scaling_factor": 2.5, "num_nextn_predict_layers": 1,
         }));
         let mixture = glm.mixture.as_ref().unwrap();
-        assert_eq!((&mixture.sparse[..], mixture.shared, mixture.groups), (&[false, true, true, true][..], Some(60), (4, 2)));
-        assert_eq!((mixture.factor, mixture.normalised, mixture.has_aux_loss()), (2.5, true, false));
+        assert_eq!(
+            (&mixture.sparse[..], mixture.shared, mixture.routing.groups),
+            (&[false, true, true, true][..], Some(60), (4, 2))
+        );
+        assert_eq!((mixture.routing.factor, mixture.routing.normalised, mixture.has_aux_loss()), (2.5, true, false));
         assert_eq!((glm.unit_width(0), glm.unit_width(1)), (128, 60));
         assert!(glm.predicts_more("model.layers.4.mlp.gate.weight") && !glm.predicts_more("model.layers.3.mlp.gate.weight"));
         let shared = read(json!({ "model_type": "qwen2_moe", "shared_expert_intermediate_size": 40, "mlp_only_layers": [2] }));
         assert_eq!((0..4).map(|layer| shared.unit_width(layer)).collect::<Vec<_>>(), [40, 40, 128, 40]);
         assert!(shared.has_shared_gate() && shared.modules() == ["q_proj", "k_proj", "v_proj", "o_proj"]);
         let oss = json!({ "model_type": "gpt_oss", "num_local_experts": 4, "rope_parameters": { "rope_type": "default" } });
-        assert_eq!(read(oss).mixture.map(|mixture| (mixture.chosen, mixture.normalised)), Some((4, true)));
-        assert!(!read(json!({ "model_type": "olmoe" })).mixture.unwrap().normalised);
+        assert_eq!(read(oss).mixture.map(|mixture| mixture.routing), Some(Routing::new(4, true)));
+        let lfm2 = json!({
+            "model_type": "lfm2_moe", "num_key_value_heads": 2, "moe_intermediate_size": 20, "routed_scaling_factor": 2.5,
+        });
+        let mixture = read(lfm2.clone()).mixture.unwrap();
+        assert_eq!(
+            (mixture.experts, mixture.width, mixture.sparse, mixture.corrected),
+            (32, 20, vec![false, false, true, true], true)
+        );
+        let sigmoid = Routing { scores: RouterScoring::Sigmoid, factor: 2.5, epsilon: 1e-6, ..Routing::new(4, true) };
+        assert_eq!(mixture.routing, sigmoid);
+        let plain = [lfm2, json!({ "use_expert_bias": false, "num_dense_layers": 0, "norm_topk_prob": false })];
+        let plain = plain.iter().flat_map(|keys| keys.as_object().unwrap().clone()).collect();
+        let mixture = read(Value::Object(plain)).mixture.unwrap();
+        assert_eq!((mixture.sparse, mixture.corrected, mixture.routing.normalised), (vec![true; 4], false, false));
+        let qwen = read(json!({ "model_type": "qwen3_5_moe_text", "linear_num_value_heads": 16 }));
+        let mixture = qwen.mixture.as_ref().unwrap();
+        assert_eq!(
+            (mixture.experts, mixture.width, mixture.shared, mixture.routing),
+            (256, 512, Some(512), Routing::new(8, true))
+        );
+        assert!(
+            qwen.has_shared_gate() && qwen.is_recurrent(0) && !qwen.is_recurrent(3) && !qwen.modules().contains(&"down_proj")
+        );
+        assert!(!read(json!({ "model_type": "olmoe" })).mixture.unwrap().routing.normalised);
     }
 
     #[test]

@@ -227,17 +227,19 @@ pub(super) const QWEN_MOE: TensorNames = TensorNames {
     ..LLAMA
 };
 
+const SHARED_QWEN: SharedNames = SharedNames {
+    wide: &["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"],
+    down: "mlp.shared_expert.down_proj",
+    gate: Some("mlp.shared_expert_gate"),
+};
+
 pub(super) const QWEN2_MOE: TensorNames = TensorNames {
     experts: Some(&ExpertNames {
         router: ["mlp.gate", "mlp.gate"],
         wide: "mlp.experts.gate_up_proj",
         down: "mlp.experts.down_proj",
         correction: None,
-        shared: Some(&SharedNames {
-            wide: &["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"],
-            down: "mlp.shared_expert.down_proj",
-            gate: Some("mlp.shared_expert_gate"),
-        }),
+        shared: Some(&SHARED_QWEN),
         in_files: ExpertFileLayout::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
     }),
     ..LLAMA
@@ -331,4 +333,28 @@ pub(super) const QWEN3_5: TensorNames = TensorNames {
         output: "linear_attn.out_proj",
     }),
     ..LLAMA
+};
+
+pub(super) const LFM2_MOE: TensorNames = TensorNames {
+    experts: Some(&ExpertNames {
+        router: ["feed_forward.gate", "feed_forward.gate"],
+        wide: "feed_forward.experts.gate_up_proj",
+        down: "feed_forward.experts.down_proj",
+        correction: Some("feed_forward.expert_bias"),
+        shared: None,
+        in_files: ExpertFileLayout::Each("feed_forward.experts", ["w1", "w3", "w2"]),
+    }),
+    ..LFM2
+};
+
+pub(super) const QWEN3_5_MOE: TensorNames = TensorNames {
+    experts: Some(&ExpertNames {
+        router: ["mlp.gate", "mlp.gate"],
+        wide: "mlp.experts.gate_up_proj",
+        down: "mlp.experts.down_proj",
+        correction: None,
+        shared: Some(&SHARED_QWEN),
+        in_files: ExpertFileLayout::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
+    }),
+    ..QWEN3_5
 };

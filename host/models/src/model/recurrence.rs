@@ -58,11 +58,11 @@ impl Recurrence {
     /// Reads the recurrent layers from a `config.json`; `None` if the family has none.
     pub(super) fn read(config: &ConfigObject, family: Family, layers: usize) -> Result<Option<Self>, String> {
         let recurrent = match family {
-            Family::Lfm2 => "conv",
-            Family::Qwen3_5 => "linear_attention",
+            family if family.has_convolutions() => "conv",
+            family if family.has_delta_networks() => "linear_attention",
             _ => return Ok(None),
         };
-        if family == Family::Qwen3_5 {
+        if family.has_delta_networks() {
             let types = config.words("layer_types", &[FULL, recurrent], layers)?;
             let interval = config.size("full_attention_interval", MOST_LAYERS)?.unwrap_or(4);
             let by_default = || (1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect();
@@ -120,7 +120,7 @@ pub(super) fn adjusted_intermediate(config: &ConfigObject) -> Result<usize, Stri
 /// Returns whether the output matrix is tied to the embedding, by LFM2's own key or the common one.
 pub(super) fn tied(config: &ConfigObject, family: Family) -> Result<Option<bool>, String> {
     let (own, common) =
-        (if family == Family::Lfm2 { config.flag("tie_embedding")? } else { None }, config.flag("tie_word_embeddings")?);
+        (if family.has_convolutions() { config.flag("tie_embedding")? } else { None }, config.flag("tie_word_embeddings")?);
     Ok(own.or(common))
 }
 

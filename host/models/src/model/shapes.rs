@@ -59,7 +59,6 @@ fn shapes(a: &Architecture, scheme: Option<QuantizationScheme>) -> Weights<Vec<u
             gate: (sparse && a.has_shared_gate()).then(|| Linear::new(vec![1, d], None)),
         }
     };
-    let corrected = names.experts.is_some_and(|names| names.correction.is_some());
     let mixer = |l: usize| match a.is_recurrent(l) {
         true => {
             let inputs = a.input_widths(true).into_iter().map(|width| linear(width, d, a.recurrent_bias()));
@@ -78,7 +77,7 @@ fn shapes(a: &Architecture, scheme: Option<QuantizationScheme>) -> Weights<Vec<u
         recurrent: recurrent().filter(|_| a.is_recurrent(l)),
         unit: a.has_unit(l).then(|| unit(l)),
         experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(|m| experts(m, d, names)),
-        correction: a.mixture.as_ref().filter(|m| m.sparse[l] && corrected).map(|m| vec![m.experts]),
+        correction: a.mixture.as_ref().filter(|m| m.sparse[l] && m.corrected).map(|m| vec![m.experts]),
         qk_norm: head_norms(a).filter(|_| !a.is_recurrent(l)),
         input_norm: input_norm.clone(),
         attended_norm: attended_norm.clone(),

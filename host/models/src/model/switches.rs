@@ -56,7 +56,7 @@ impl Family {
     pub(super) fn norm_eps_key(self) -> &'static str {
         match self {
             Self::Cohere2 | Self::GptNeoX | Self::StableLm => "layer_norm_eps",
-            Self::Lfm2 => "norm_eps",
+            Self::Lfm2 | Self::Lfm2Moe => "norm_eps",
             Self::Starcoder2 => "norm_epsilon",
             Self::Gpt2 => "layer_norm_epsilon",
             _ => "rms_norm_eps",
@@ -148,7 +148,7 @@ pub(super) fn factors(config: &ConfigObject, family: Family, hidden: usize, head
 pub(super) fn norm_kind(family: Family) -> NormKind {
     match family {
         Family::Cohere2 => NormKind::Centred,
-        Family::Gemma2 | Family::Gemma3 | Family::Qwen3_5 => NormKind::RmsFromOne,
+        Family::Gemma2 | Family::Gemma3 | Family::Qwen3_5 | Family::Qwen3_5Moe => NormKind::RmsFromOne,
         Family::Gpt2 | Family::GptNeoX | Family::StableLm | Family::Starcoder2 => NormKind::Layer,
         _ => NormKind::Rms,
     }
@@ -158,8 +158,8 @@ pub(super) fn norm_kind(family: Family) -> NormKind {
 pub(super) fn head_norms(config: &ConfigObject, family: Family) -> Result<HeadNorms, String> {
     Ok(match family {
         Family::Glm4Moe if config.flag("use_qk_norm")?.unwrap_or(false) => HeadNorms::Each,
-        Family::Exaone4 | Family::Gemma3 | Family::Lfm2 => HeadNorms::Each,
-        Family::Qwen3 | Family::Qwen3_5 | Family::Qwen3Moe => HeadNorms::Each,
+        Family::Exaone4 | Family::Gemma3 | Family::Lfm2 | Family::Lfm2Moe => HeadNorms::Each,
+        Family::Qwen3 | Family::Qwen3_5 | Family::Qwen3_5Moe | Family::Qwen3Moe => HeadNorms::Each,
         Family::HunyuanV1Dense => HeadNorms::Rotated,
         Family::Llama4 if config.flag("use_qk_norm")?.unwrap_or(true) => HeadNorms::Unweighted,
         Family::Olmo2 | Family::Olmo3 | Family::Olmoe => HeadNorms::All,

@@ -16,7 +16,9 @@ struct MultimodalModel {
     ties: bool,
 }
 
-const MULTIMODAL_MODELS: [MultimodalModel; 4] = [
+const OF_IMAGES_OF_QWEN: &[&str] = &["image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"];
+
+const MULTIMODAL_MODELS: [MultimodalModel; 5] = [
     MultimodalModel {
         model_type: "gemma3",
         texts: &[("gemma3_text", "Gemma3ForCausalLM")],
@@ -45,7 +47,13 @@ const MULTIMODAL_MODELS: [MultimodalModel; 4] = [
     MultimodalModel {
         model_type: "qwen3_5",
         texts: &[("qwen3_5_text", "Qwen3_5ForCausalLM")],
-        of_images: &["image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"],
+        of_images: OF_IMAGES_OF_QWEN,
+        ties: true,
+    },
+    MultimodalModel {
+        model_type: "qwen3_5_moe",
+        texts: &[("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM")],
+        of_images: OF_IMAGES_OF_QWEN,
         ties: true,
     },
 ];
@@ -109,7 +117,7 @@ pub(super) fn config<'a>(keys: impl Iterator<Item = (&'a str, &'a Value)>) -> Re
     })?;
     config.insert("model_type".into(), (*model_type).into());
     config.insert("architectures".into(), json!([class]));
-    let untied = (whole.model_type == "qwen3_5").then_some(&Value::Bool(false));
+    let untied = whole.model_type.starts_with("qwen3_5").then_some(&Value::Bool(false));
     if let Some(tied) = of_whole("tie_word_embeddings").or(untied).filter(|_| whole.ties) {
         config.insert("tie_word_embeddings".into(), tied.clone());
     }
