@@ -40,8 +40,8 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 EVALUATED = "qwen3"
-# Those that `rlhost serve` refuses, whose layers carry a state, and what differs from another only in its file.
-LEFT_OUT = ("llama3_parameters", "qwen2_sharded", "mistral3_vision", "gemma3_vision", "lfm2", "lfm2_wide", "qwen3_5", "qwen3_5_wide")
+# What differs from another only in its file.
+LEFT_OUT = ("llama3_parameters", "qwen2_sharded", "mistral3_vision", "gemma3_vision")
 
 
 class Server:

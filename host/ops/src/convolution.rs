@@ -273,6 +273,16 @@ pub fn backward(
 pub struct ConvolutionState(Vec<f32>);
 
 impl ConvolutionState {
+    /// Creates the state before a text, for a convolution over `width` tokens of `d` values.
+    pub fn empty(width: usize, d: usize) -> Self {
+        Self(vec![0.0; width.saturating_sub(1) * d])
+    }
+
+    /// Returns the size of the state in bytes.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.0[..])
+    }
+
     /// Returns the state after a text, given as the rows `rows` of `joined: [N, 3 D]`.
     pub fn from_text(joined: &Tensor, rows: Range<usize>, convolution: Convolution<'_>) -> Result<Self> {
         let taps = gated(joined, convolution, None)?;

@@ -57,6 +57,19 @@ pub struct DeltaState {
     states: Vec<f32>,
 }
 
+impl DeltaState {
+    /// Creates the state before a text, for heads of these sizes and a convolution over `width` tokens.
+    pub fn empty(heads: DeltaHeads, width: usize) -> Self {
+        let convolution = ConvolutionState::empty(width, heads.row_width());
+        Self { convolution, states: vec![0.0; heads.values * heads.state()] }
+    }
+
+    /// Returns the size of the state in bytes.
+    pub fn bytes(&self) -> usize {
+        self.convolution.bytes() + size_of_val(&self.states[..])
+    }
+}
+
 /// A network's parameters as operations read them.
 struct GatedDeltaParameters {
     heads: DeltaHeads,

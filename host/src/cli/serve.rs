@@ -205,13 +205,6 @@ impl Args {
             return self.scoring_app(folder, tokenizer);
         }
         let architecture = folder.architecture();
-        ensure!(
-            architecture.recurrence.is_none(),
-            "{}: rlhost serve can't serve a model of type {}, whose layers carry a state, since a state can't be cut to a prefix that \
-             requests share; rlhost generate continues a text with it",
-            folder.path().display(),
-            architecture.family.description().model_type
-        );
         let options = self.options(architecture.max_positions)?;
         let card = ModelCard {
             names: self.names(),

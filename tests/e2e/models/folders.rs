@@ -375,26 +375,32 @@ fn little_address_space_is_enough_or_one_line() {
 #[cfg(unix)]
 #[test]
 fn a_signal_leaves_no_half_of_a_new_model() {
-    let place = TestFolder::new();
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096,
         "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 257,
         "max_position_embeddings": 192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
         "tie_word_embeddings": false, "torch_dtype": "float32",
     });
-    place.write("config.json", config.to_string());
-    place.write("corpus.jsonl", "{\"text\": \"nothing\"}");
-    let from = ["new-model", "models/large", "--config", "config.json", "--corpus", "corpus.jsonl", "--vocab-size", "257"];
-    let child = place.start_piped(&from);
-    let begun = std::time::Instant::now();
-    while !place.path("models").exists() || place.entries_of("models").is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(5));
+    // The signal comes while the weights are drawn, and while the tokenizer is trained.
+    for rows in [1, 50_000] {
+        let place = TestFolder::new();
+        place.write("config.json", config.to_string());
+        place.write(
+            "corpus.jsonl",
+            (0..rows).map(|i| format!("{{\"text\": \"story {i} of {}\"}}\n", i * 7919)).collect::<String>(),
+        );
+        let from = ["new-model", "models/large", "--config", "config.json", "--corpus", "corpus.jsonl", "--vocab-size", "257"];
+        let child = place.start_piped(&from);
+        let begun = std::time::Instant::now();
+        while !place.path("models").exists() || place.entries_of("models").is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!place.path("models/large").exists(), "it has its name once it is complete");
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        let outcome = CommandOutcome::new(child.wait_with_output().unwrap());
+        assert_eq!(outcome.code, Some(130), "{rows} rows: {}", outcome.stderr);
+        assert_eq!(outcome.error(), "error: stopped; nothing was written to models/large");
+        assert!(place.entries_of("models").is_empty(), "{:?}", place.entries_of("models"));
     }
-    assert!(!place.path("models/large").exists(), "it has its name once it is complete");
-    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    let outcome = CommandOutcome::new(child.wait_with_output().unwrap());
-    assert_eq!(outcome.code, Some(130), "{}", outcome.stderr);
-    assert_eq!(outcome.error(), "error: stopped; nothing was written to models/large");
-    assert!(place.entries_of("models").is_empty(), "{:?}", place.entries_of("models"));
 }

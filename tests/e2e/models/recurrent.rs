@@ -1,10 +1,12 @@
-//! Models whose layers carry a state: whole runs, adapters, episodes, resuming and several ranks.
+//! Models whose layers carry a state: whole runs, adapters, episodes, agents, serving, resuming and several ranks.
 
+use rlhost_tests::server::ServerProcess;
 use rlhost_tests::{TestFolder, mpi};
 use serde_json::{Value, json};
+use std::process::Command;
 
 /// Families with recurrent layers, of which the second of three attends, and how many of their tensors belong to a recurrence.
-fn families() -> [(Value, usize); 2] {
+fn families() -> [(Value, usize); 4] {
     let lfm2 = json!({
         "model_type": "lfm2", "block_multiple_of": 8, "conv_L_cache": 3, "conv_bias": true,
         "layer_types": ["conv", "full_attention", "conv"],
@@ -13,7 +15,19 @@ fn families() -> [(Value, usize); 2] {
         "model_type": "qwen3_5_text", "head_dim": 16, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
         "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
     });
-    [(lfm2, 6), (qwen, 9)]
+    let with = |model: &Value, model_type: &str, more: Value| {
+        let mut model = model.clone();
+        model["model_type"] = model_type.into();
+        model.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        model
+    };
+    let experts = json!({"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16});
+    let mut lfm2_moe = with(&lfm2, "lfm2_moe", experts.clone());
+    lfm2_moe["num_dense_layers"] = 1.into();
+    lfm2_moe.as_object_mut().expect("an object").remove("block_multiple_of");
+    let mut qwen_moe = with(&qwen, "qwen3_5_moe_text", experts);
+    qwen_moe["shared_expert_intermediate_size"] = 24.into();
+    [(lfm2, 6), (qwen, 9), (lfm2_moe, 6), (qwen_moe, 9)]
 }
 
 /// A folder with a small model of a family as `model`, and rows as `rows.jsonl`.
@@ -127,11 +141,48 @@ fn two_ranks_train_it_as_one_does() {
 fn what_is_not_supported_of_it_is_refused_by_name() {
     for (family, _) in families() {
         let place = place(&family);
-        let exported = ["export", "model", "model.gguf", "--format", "gguf"];
-        for arguments in [&exported[..], &["serve", "--model", "model", "--port", "0"]] {
-            let outcome = place.run(arguments);
-            assert_ne!(outcome.code, Some(0));
-            assert!(outcome.error().contains(family["model_type"].as_str().expect("a name")), "{}", outcome.stderr);
+        let outcome = place.run(&["export", "model", "model.gguf", "--format", "gguf"]);
+        assert_ne!(outcome.code, Some(0));
+        assert!(outcome.error().contains(family["model_type"].as_str().expect("a name")), "{}", outcome.stderr);
+    }
+}
+
+/// A program that plays an episode of two calls, the second of which continues the first, and of another conversation.
+const AGENT: &str = r#"
+import json, os, sys, urllib.request
+def chat(messages):
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps({"messages": messages}).encode(),
+        {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+row = json.loads(sys.stdin.readline())
+asked = [{"role": "user", "content": row["prompt"]}]
+said = chat(asked)
+chat(asked + [said, {"role": "user", "content": "More."}])
+chat(asked[:1] + [{"role": "user", "content": "Else?"}])
+print(json.dumps({"reward": len(set(said["content"]))}))
+"#;
+
+#[test]
+fn its_states_fork_for_an_agents_calls_and_in_a_server_that_writes_a_runs_completions() {
+    if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: there is no python3");
+        return;
+    }
+    for (family, _) in families() {
+        let place = place(&family);
+        place.write("agent.py", AGENT);
+        place.write("chat.jinja", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:");
+        let agent = ["--agent", "python3 agent.py", "--chat-template-path", "chat.jinja"];
+        grpo(&place, "played", &agent);
+        assert_eq!(place.figure("played", "agent/calls"), [3.0; 3]);
+        let server = ServerProcess::start(&place, &["--model", "model", "--allow-weight-updates"]);
+        grpo(&place, "served", &["--rollout-server", &format!("http://{}", server.address)]);
+        server.terminate();
+        assert_eq!(server.wait(), Some(0));
+        for run in ["played", "served"] {
+            // What the caches give each token is what one forward pass gives it.
+            let differences = place.figure(run, "sampling/sampling_logp_difference/max");
+            assert!(differences.len() == 3 && differences.iter().all(|difference| *difference < 1e-4), "{run}: {differences:?}");
         }
     }
 }

@@ -57,7 +57,8 @@ impl InferenceEngine {
     /// If the thread can't be started.
     pub fn start(model: IncrementalDecoder, version: u64, options: EngineOptions) -> std::io::Result<Self> {
         let context = model.architecture().max_positions.min(options.max_model_len);
-        let fitting = options.cache_bytes / model.bytes_per_position().max(1);
+        let for_positions = options.cache_bytes.saturating_sub(model.bytes_of_states());
+        let fitting = for_positions / model.bytes_per_position().max(1);
         if fitting < context {
             tracing::warn!(
                 "memory for keys and values bounds prompt and completion to {fitting} tokens of {context}; --kv-cache-memory-bytes sets it"

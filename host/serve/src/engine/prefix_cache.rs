@@ -1,4 +1,7 @@
-//! Keys and values of earlier requests, looked up by their tokens. The least recently used are dropped first.
+//! Keys, values and states of earlier requests, looked up by their tokens. The least recently used are dropped first.
+//!
+//! Of a cached text whose layers all attend, any prefix can be used. The state of a recurrent layer is that of the text as a whole, so only
+//! requests that begin with all of the text can use it.
 
 use crate::model::KvCache;
 
@@ -10,7 +13,7 @@ pub(super) fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Tokens of a text with their keys and values.
+/// Tokens of a text with their keys and values, or states.
 struct PrefixCacheEntry {
     tokens: Vec<u32>,
     salt: u64,
@@ -33,10 +36,14 @@ impl PrefixCache {
         self.bytes
     }
 
-    /// Returns the index of the entry with the longest common prefix with these tokens, and its length.
+    /// Returns the index of the entry of which the longest prefix of these tokens can be used, and the prefix's length.
     fn longest(&self, tokens: &[u32], salt: u64) -> Option<(usize, usize)> {
         let fitting = self.entries.iter().enumerate().filter(|(_, entry)| entry.salt == salt);
-        fitting.map(|(i, entry)| (i, common(&entry.tokens, tokens))).max_by_key(|(_, length)| *length)
+        let usable = |(i, entry): (usize, &PrefixCacheEntry)| {
+            let length = common(&entry.tokens, tokens);
+            (length == entry.tokens.len() || entry.cache.can_be_cut()).then_some((i, length))
+        };
+        fitting.filter_map(usable).max_by_key(|(_, length)| *length)
     }
 
     /// Returns the length of the longest cached prefix of these tokens.
@@ -44,26 +51,30 @@ impl PrefixCache {
         self.longest(tokens, salt).map_or(0, |(_, length)| length).min(tokens.len())
     }
 
-    /// Returns the keys and values of the longest cached prefix of these tokens, for a sequence of up to `room` positions. An entry that
-    /// the sequence continues in full is moved rather than copied, since it comes back when the sequence ends.
+    /// Returns the cache of the longest cached prefix of these tokens, for a sequence of up to `room` positions. An entry that the sequence
+    /// continues in full is moved rather than copied, since it comes back when the sequence ends, unless other requests could not share that.
     pub(super) fn take(&mut self, tokens: &[u32], salt: u64, room: usize) -> Option<KvCache> {
         let (i, length) = self.longest(tokens, salt).filter(|(_, length)| *length >= SHORTEST)?;
-        if self.entries[i].tokens.len() == length {
+        let can_be_cut = self.entries[i].cache.can_be_cut();
+        if can_be_cut && self.entries[i].tokens.len() == length {
             let entry = self.entries.swap_remove(i);
             self.bytes -= entry.bytes;
             return Some(entry.cache);
         }
         self.clock += 1;
         self.entries[i].used = self.clock;
-        self.entries[i].cache.prefix(length, room)
+        let cache = &self.entries[i].cache;
+        if can_be_cut { cache.prefix(length, room) } else { Some(cache.clone()) }
     }
 
-    /// Caches the keys and values of a text, unless a cached text begins with it. Drops entries that are prefixes of the text.
+    /// Caches a text, unless it can be cut from a cached one. Drops entries that can be cut from the text.
     pub(super) fn keep(&mut self, tokens: &[u32], salt: u64, cache: KvCache) {
         if tokens.len() < SHORTEST || self.covered(tokens, salt) == tokens.len() {
             return;
         }
-        self.entries.retain(|entry| entry.salt != salt || !tokens.starts_with(&entry.tokens));
+        if cache.can_be_cut() {
+            self.entries.retain(|entry| entry.salt != salt || !tokens.starts_with(&entry.tokens));
+        }
         self.clock += 1;
         let entry = PrefixCacheEntry { tokens: tokens.to_vec(), salt, bytes: cache.bytes(), cache, used: self.clock };
         self.entries.push(entry);

@@ -58,6 +58,18 @@ impl EngineSequence {
         self.tokens.len() - self.read()
     }
 
+    /// Returns the number of tokens to read before the prefix that other requests can share is complete: the prompt without its last token,
+    /// which every request reads itself. None if the prompt is scored, since all of it is read then.
+    pub(super) fn unshared(&self) -> Option<usize> {
+        let shared = self.request.tokens.len().checked_sub(1).filter(|_| !self.request.scoring.scores_prompt && !self.begun)?;
+        shared.checked_sub(self.read())
+    }
+
+    /// Returns whether the prefix that other requests can share was just completed.
+    pub(super) fn completed_prefix(&self) -> bool {
+        self.unshared() == Some(0) && self.cached < self.read() && !self.stale
+    }
+
     /// Returns whether the sequence is reading its prompt, or rereading what it had read before it paused.
     pub(super) fn is_reading(&self) -> bool {
         !self.begun || self.unread() > 1

@@ -145,6 +145,47 @@ fn completions_of_one_prompt_read_it_once_and_differ_by_their_sample() {
 }
 
 #[test]
+fn of_a_model_that_carries_a_state_whole_prompts_and_whole_texts_are_shared() {
+    for name in ["lfm2", "lfm2_moe", "qwen3_5", "qwen3_5_moe"] {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models").join(name);
+        let frozen = FrozenModel::new(ModelFolder::open(folder).unwrap().decoder().unwrap());
+        let start = || InferenceEngine::start(frozen.decoding().unwrap(), 0, OPTIONS).unwrap();
+        let tokens: Vec<u32> = prompt(3, 32).into_iter().map(|token| token % 90).collect();
+        let sampled = |tokens: &[u32], sample: u64| EngineRequest {
+            random: RandomStream { sample, ..RandomStream::from_seed(7) },
+            ..request(tokens, Sampler::default(), 12)
+        };
+        let engine = start();
+        // A prompt that shares only a part of the others computes all of it.
+        let part = [&tokens[..24], &[5, 6, 7, 8]].concat();
+        let all = (0..4).map(|sample| sampled(&tokens, sample)).chain([sampled(&part, 9)]).collect();
+        let all: Vec<_> = engine.submit(all).unwrap().into_iter().map(finished).collect();
+        assert_eq!(all.iter().map(|(_, cached)| *cached).collect::<Vec<_>>(), [0, 31, 31, 31, 0], "{name}");
+        for (sample, (crowded, _)) in (0..4).zip(&all) {
+            assert_eq!(bits(crowded), bits(&one(&start(), sampled(&tokens, sample)).0), "{name}");
+        }
+        assert_eq!(bits(&all[4].0), bits(&one(&start(), sampled(&part, 9)).0), "{name}");
+        // A conversation goes on after all that was read; another continues the prompt.
+        let said: Vec<u32> = all[2].0.iter().map(|token| token.id).collect();
+        for (longer, known) in [([&tokens[..], &said, &[11, 12]].concat(), 43), ([&tokens[..], &[9, 9, 9]].concat(), 31)] {
+            let (next, cached) = one(&engine, sampled(&longer, 1));
+            assert_eq!((bits(&next), cached), (bits(&one(&start(), sampled(&longer, 1)).0), known), "{name}");
+        }
+        // What the engine samples has the log-probabilities of one pass over it.
+        let text = [&tokens[..], &said].concat();
+        let mut forest = crate::ops::Forest::new();
+        forest.push(&text, None);
+        let rows: Vec<usize> = (tokens.len() - 1..text.len() - 1).collect();
+        let logits = crate::ops::to_vec(&frozen.logits(&forest, &rows).unwrap()).unwrap();
+        for (token, logits) in all[2].0.iter().zip(logits.chunks(logits.len() / said.len())) {
+            let sum: f64 = logits.iter().map(|z| f64::from(*z).exp()).sum();
+            let logp = f64::from(logits[token.id as usize]) - sum.ln();
+            assert!((f64::from(token.logp) - logp).abs() < 1e-4, "{name}: {token:?}, {logp}");
+        }
+    }
+}
+
+#[test]
 fn a_prompt_is_scored_as_the_model_alone_scores_it() {
     let frozen = frozen();
     let engine = InferenceEngine::start(frozen.decoding().unwrap(), 0, OPTIONS).unwrap();

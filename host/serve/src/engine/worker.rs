@@ -230,10 +230,16 @@ impl EngineWorker {
         self.release();
     }
 
-    /// Returns the bytes of keys and values after this round, with room for `more` positions.
+    /// Returns the bytes of keys, values and states after this round, with room for `more` positions of another sequence.
     fn used(&self, more: usize) -> usize {
         let positions: usize = self.active.iter().map(EngineSequence::needed_positions).sum();
-        (positions + more) * self.own.model.bytes_per_position()
+        let sequences = self.active.len() + usize::from(more > 0);
+        (positions + more) * self.own.model.bytes_per_position() + sequences * self.own.model.bytes_of_states()
+    }
+
+    /// Returns whether the state of a text can't be cut to a prefix, so that prefixes to share are cached when they are complete.
+    fn carries_state(&self) -> bool {
+        self.own.model.architecture().recurrence.is_some()
     }
 
     /// Pauses the newest sequences if they don't all fit into memory; the oldest always fits.
@@ -289,25 +295,31 @@ impl EngineWorker {
         if request.scoring.scores_prompt {
             return false;
         }
-        let shared = |sequence: &EngineSequence| sequence.shared_with(request).min(request.tokens.len() - 1);
+        let carries_state = self.carries_state();
+        let shared = |sequence: &EngineSequence| {
+            let common = sequence.shared_with(request).min(request.tokens.len() - 1);
+            // Of a state, only the whole prefix that will be cached.
+            let whole = sequence.unshared().is_some() && common + 1 >= sequence.request.tokens.len();
+            if !carries_state || whole { common } else { 0 }
+        };
         let soon = self.active.iter().filter(|s| s.is_reading()).map(shared).max().unwrap_or(0);
         if soon < SHORTEST {
             return false;
         }
-        let read = |sequence: &EngineSequence| shared(sequence).min(sequence.read());
+        let read = |sequence: &EngineSequence| if carries_state { 0 } else { shared(sequence).min(sequence.read()) };
         let now = self.active.iter().map(read).max().unwrap_or(0);
         soon >= SHORTEST + now.max(self.prefixes.covered(&request.tokens, request.salt))
     }
 
-    /// Returns the keys and values of the longest cached prefix of a request's prompt. The last token is always read again, since its
-    /// logits are not cached.
+    /// Returns the cache of the longest cached prefix of a request's prompt. The last token is always read again, since its logits are not
+    /// cached.
     fn cached_prefix(&mut self, job: &EngineJob) -> KvCache {
         let request = &job.request;
         let (tokens, room) = (&request.tokens[..request.tokens.len() - 1], request.tokens.len() + request.max_tokens);
         if request.scoring.scores_prompt {
             return self.own.model.empty_cache(room);
         }
-        let of_active = self.active.iter().filter(|s| s.request.salt == request.salt && !s.stale);
+        let of_active = self.active.iter().filter(|s| s.request.salt == request.salt && !s.stale && s.cache.can_be_cut());
         let longest = of_active.map(|s| (common(&s.tokens[..s.read()], tokens), s)).max_by_key(|(length, _)| *length);
         if let Some((length, sequence)) = longest
             && length >= SHORTEST.max(self.prefixes.covered(tokens, request.salt))
@@ -323,11 +335,13 @@ impl EngineWorker {
         let begun = Instant::now();
         let generating = self.active.iter().any(|sequence| !sequence.is_reading());
         let (mut budget, most_scored) = (self.chunks.budget(generating), scored_part(&self.own.model));
+        let carries_state = self.carries_state();
         // Group the steps by weights.
         let mut groups: Vec<(Arc<EngineWeights>, Vec<SequenceStep<'_>>)> = Vec::new();
         for sequence in &mut self.active {
             let most = if sequence.is_reading() { budget } else { 1 };
             let most = if sequence.is_scoring() { most.min(most_scored) } else { most };
+            let most = sequence.unshared().filter(|left| carries_state && *left > 0).map_or(most, |left| most.min(left));
             let (read, count) = (sequence.read(), sequence.unread().min(most));
             if count > 0 {
                 budget -= if sequence.is_reading() { count } else { 0 };
@@ -343,6 +357,11 @@ impl EngineWorker {
         let prompts: usize = groups.iter_mut().map(|(weights, steps)| compute(weights, steps)).sum::<model::Result<_>>()?;
         if prompts > 0 {
             self.chunks.timed(prompts, begun.elapsed());
+        }
+        if carries_state {
+            for sequence in self.active.iter().filter(|sequence| sequence.completed_prefix()) {
+                self.prefixes.keep(&sequence.tokens[..sequence.read()], sequence.request.salt, sequence.cache.clone());
+            }
         }
         self.shared.counters.add(CounterKind::Rounds, 1);
         Ok(())

@@ -1,18 +1,25 @@
 //! Checks that episodes with an environment or an agent can be played.
 
 use super::opened_model::OpenedModel;
+use super::plugins::LoadedPlugins;
 use crate::config::{PluginEntry, RunConfig};
-use crate::data::{ChatMessage, TemplateVariables};
+use crate::data::{self, ChatMessage, TemplateVariables};
 use crate::dataset::PromptSet;
 use crate::model::ComputeBackend;
 use crate::{Error, Result};
 
-/// Refuses an environment if the chat template can't continue a turn.
-pub(super) fn check(config: &RunConfig, opened: &OpenedModel) -> Result<()> {
+/// Refuses an environment if the chat template can't continue a turn, or if the model may call tools in its episodes and such calls can't be
+/// read.
+pub(super) fn check(config: &RunConfig, (plugins, prompts): (&LoadedPlugins, &PromptSet), opened: &OpenedModel) -> Result<()> {
     let Some(entry) = config.environment.first() else { return Ok(()) };
+    let refused = |name: &str, error: data::Error| Error::setting("environment", format!("{name} can't be used: {error}"));
     let message = |content: &str| ChatMessage { role: "user".into(), content: content.into(), ..ChatMessage::default() };
     let tried = opened.tokenizer.encode_following(&[message("a")], &[], &[message("b")], &TemplateVariables::default());
-    tried.map(drop).map_err(|e| Error::setting("environment", format!("{} can't be used: {e}", entry.name())))
+    tried.map_err(|e| refused(entry.name(), e))?;
+    match opened.tokenizer.check_calls() {
+        Ok(()) => Ok(()),
+        Err(error) => plugins.environment_with_tools(config, prompts)?.map_or(Ok(()), |name| Err(refused(name, error))),
+    }
 }
 
 /// Refuses an agent if the engine behind its server does not support the model.
@@ -28,17 +35,8 @@ pub(super) fn check_agent(config: &RunConfig, opened: &OpenedModel, backend: &Co
             "the model has no chat template, so that its agent can ask /v1/completions only; chat_template_path names one"
         );
     }
-    let architecture = opened.source.architecture();
     if !backend.device().is_cpu() {
         return Err(Error::setting("agent", "needs the CPU: set device = \"cpu\"; on a GPU, episodes need an environment"));
-    }
-    if architecture.recurrence.is_some() {
-        let model = architecture.family.description().model_type;
-        let detail = format!(
-            "can't be answered by a model of type {model}, whose layers carry a state that can't be cut to the prefix that calls share; \
-             use an environment"
-        );
-        return Err(Error::setting("agent", detail));
     }
     Ok(())
 }
