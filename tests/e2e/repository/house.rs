@@ -116,6 +116,20 @@ fn no_file_is_longer_than_about_six_hundred_lines() {
     }
 }
 
+/// Only the SDK's are run as tests: the other crates set `doctest = false`, which saves going over each of them once more.
+#[test]
+fn doc_comments_have_examples_in_the_sdk_only() {
+    for file in ["host", "plugins", "tests"].iter().flat_map(|folder| rust_files(&root().join(folder))) {
+        let text = fs::read_to_string(&file).unwrap();
+        let docs =
+            text.lines().filter_map(|line| line.trim_start().strip_prefix("///").or(line.trim_start().strip_prefix("//!")));
+        let fences: Vec<&str> = docs.filter_map(|doc| doc.trim_start().strip_prefix("```")).collect();
+        let is_example = |opening: &&str| ["", "rust", "no_run", "should_panic", "compile_fail"].contains(opening);
+        let example = fences.iter().step_by(2).find(|opening| is_example(opening));
+        assert!(example.is_none(), "{} has an example that no test runs; mark other text as ```text", file.display());
+    }
+}
+
 /// In several parts, its small functions are not inlined, and generation takes twice as long.
 #[test]
 fn the_operations_are_compiled_in_one_part() {
