@@ -1,6 +1,6 @@
 //! A limit that can be turned off: a number, or `none`. TOML has no null, and an omitted key has its default.
 
-use serde::de::{Error, Visitor};
+use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserializer, Serializer};
 use std::fmt;
 
@@ -23,19 +23,20 @@ impl Visitor<'_> for LimitVisitor {
     type Value = Option<usize>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a number or `none`")
+        f.write_str("a positive number or `none`")
     }
 
     fn visit_u64<E: Error>(self, limit: u64) -> Result<Self::Value, E> {
-        usize::try_from(limit).map(Some).map_err(E::custom)
+        usize::try_from(limit).map(Some).map_err(|_| E::invalid_value(Unexpected::Unsigned(limit), &self))
     }
 
     fn visit_i64<E: Error>(self, limit: i64) -> Result<Self::Value, E> {
-        u64::try_from(limit).map_err(E::custom).and_then(|limit| self.visit_u64(limit))
+        let positive = u64::try_from(limit).map_err(|_| E::invalid_value(Unexpected::Signed(limit), &self));
+        positive.and_then(|limit| self.visit_u64(limit))
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-        if text.eq_ignore_ascii_case(NONE) { Ok(None) } else { Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)) }
+        if text.eq_ignore_ascii_case(NONE) { Ok(None) } else { Err(E::invalid_value(Unexpected::Str(text), &self)) }
     }
 
     fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
@@ -69,6 +70,10 @@ mod tests {
             assert!(refused.contains("max_length"), "{refused}");
         }
         assert!(length("max_length = 'long'", &[], &[]).unwrap_err().contains("`none`"));
+        let negative = "integer `-1`, expected a positive number or `none`";
+        for refused in [length("", &["-1"], &[]), length("max_length = -1", &[], &[]), length("", &[], &["-1"])] {
+            assert!(refused.as_ref().unwrap_err().contains(negative), "{refused:?}");
+        }
         let written = toml::to_string(&RunConfig { max_length: None, ..RunConfig::default() }).unwrap();
         assert_eq!(length(&written, &[], &[]), Ok(None));
     }

@@ -91,7 +91,8 @@ pub(super) fn completion(
     }
     let wanted = "\"prompt\" and \"completion\", nor \"text\", nor \"messages\", nor \"conversations\", nor \"input_ids\"";
     let null = null.map(|name| format!("; {}", super::rows::absent(true, name))).unwrap_or_default();
-    let advice = if null.is_empty() { super::rows::advice(&columns, &["prompt", "completion"], false) } else { String::new() };
+    let lacking: Vec<&str> = ["prompt", "completion"].into_iter().filter(|name| !columns.contains_key(*name)).collect();
+    let advice = if null.is_empty() { super::rows::advice(&columns, &lacking, false) } else { String::new() };
     Err(format!("has neither {wanted}; it has {found}{null}{advice}"))
 }
 
@@ -142,5 +143,7 @@ mod tests {
         assert!(read(json!({"text": ""})).unwrap_err().contains("is empty"));
         assert!(read(json!({"completion": "c"})).unwrap_err().contains("no \"prompt\""));
         assert!(read(json!({"body": "t"})).unwrap_err().contains("body"));
+        let unanswered = read(json!({"a": "2", "prompt": "1 + 1?"})).unwrap_err();
+        assert!(unanswered.ends_with("it has a, prompt; to read others as such: --columns completion=a"), "{unanswered}");
     }
 }

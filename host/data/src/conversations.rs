@@ -5,6 +5,7 @@ use super::calls::TAIL;
 use super::calls::probe::{ToolSupport, tools};
 use super::chat::TemplateVariables;
 use super::message::ChatMessage;
+use super::tokenizer::LoadedChatTemplate;
 use super::{Result, Tokenizer};
 use crate::config::printable;
 use serde_json::Value;
@@ -85,17 +86,21 @@ impl Tokenizer {
     /// If calls can't be parsed, or the template takes too much time or memory.
     pub fn check_tools(&self) -> Result<()> {
         let Some(chat) = self.template() else { return Ok(()) };
-        let found = match chat.tools.get() {
-            Some(found) => found.clone(),
-            None => {
-                let found = tools(&chat.template).map_err(|e| self.unrendered(e))?;
-                if found == ToolSupport::LeftOut {
-                    tracing::warn!("the chat template does not write tools, so the model does not see what it may call");
-                }
-                chat.tools.get_or_init(|| found).clone()
-            }
-        };
-        match found {
+        if *self.tool_support(chat)? == ToolSupport::LeftOut {
+            chat.mentioned.get_or_init(|| {
+                tracing::warn!("the chat template does not write tools, so the model does not see what it may call");
+            });
+        }
+        self.check_calls()
+    }
+
+    /// Rejects a chat template that writes calls of tools which can't be parsed.
+    ///
+    /// # Errors
+    /// If calls can't be parsed, or the template takes too much time or memory.
+    pub fn check_calls(&self) -> Result<()> {
+        let Some(chat) = self.template() else { return Ok(()) };
+        match self.tool_support(chat)? {
             ToolSupport::Written | ToolSupport::LeftOut => Ok(()),
             ToolSupport::Unreadable(call) => {
                 let detail = format!(
@@ -106,6 +111,15 @@ impl Tokenizer {
                 Err(Error::Tokenizer { path: chat.path.clone(), detail })
             }
         }
+    }
+
+    /// Determines a chat template's support for tools, once.
+    fn tool_support<'a>(&self, chat: &'a LoadedChatTemplate) -> Result<&'a ToolSupport> {
+        if let Some(found) = chat.tools.get() {
+            return Ok(found);
+        }
+        let found = tools(&chat.template).map_err(|e| self.unrendered(e))?;
+        Ok(chat.tools.get_or_init(|| found))
     }
 }
 

@@ -24,6 +24,14 @@ pub enum Error {
         /// What is wrong with the row.
         detail: String,
     },
+    /// Several rows were read, and none of them can be used.
+    #[error("none of the {rows} rows can be used; the first: {first}")]
+    NoUsableRow {
+        /// Number of rows.
+        rows: usize,
+        /// What is wrong with the first row.
+        first: Box<Error>,
+    },
     /// A dataset as a whole can't be used.
     #[error("{}: {detail}", printable_path(path))]
     Dataset {
@@ -80,6 +88,7 @@ impl Error {
         match self {
             Self::Io { source, .. } => crate::config::files::is_path_error(source),
             Self::Row { .. }
+            | Self::NoUsableRow { .. }
             | Self::Dataset { .. }
             | Self::Unbounded { .. }
             | Self::Untokenized { .. }

@@ -71,9 +71,7 @@ fn parse_rows(row: usize, place: &Location, mut columns: RowColumns) -> std::res
     let label = label(&columns.shift_remove("label").ok_or_else(|| missing("label", false))?)?;
     if let Some(name) = ["prompt", "completion"].into_iter().find(|name| !super::rows::has(&columns, name)) {
         let lacking: Vec<&str> = ["prompt", "completion"].into_iter().filter(|name| !columns.contains_key(*name)).collect();
-        let advice =
-            if lacking.first() == Some(&"prompt") { super::rows::advice(&columns, &lacking, false) } else { String::new() };
-        return Err(missing(name, columns.contains_key(name)) + &advice);
+        return Err(missing(name, columns.contains_key(name)) + &super::rows::advice(&columns, &lacking, false));
     }
     Ok(vec![LabelledRow { row: completion(row, place, columns)?, label }])
 }
@@ -138,6 +136,8 @@ mod tests {
         let null = json!({"prompt": null, "completion": "c", "label": true});
         assert!(read(&[null]).unwrap_err().contains("column \"prompt\" is null"));
         assert!(read(&[json!({"prompt": "p", "text": "c", "label": true})]).unwrap_err().contains("no column \"completion\""));
+        let unanswered = read(&[json!({"prompt": "p", "answer": "c", "label": true})]).unwrap_err();
+        assert!(unanswered.contains("--columns completion=answer"), "{unanswered}");
     }
 
     #[test]

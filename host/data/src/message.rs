@@ -161,8 +161,13 @@ const ROLES: [(&str, &str); 20] = [
 
 /// Translates the value of `from` to the role in chat templates; unknown values are kept.
 fn role_of(name: String) -> String {
+    known_role(&name).map_or(name, str::to_owned)
+}
+
+/// Returns the role in chat templates for a known value of `from`.
+fn known_role(name: &str) -> Option<&'static str> {
     let lower = name.trim().to_lowercase().replace([' ', '-'], "_");
-    ROLES.iter().find(|(spelled, _)| *spelled == lower).map_or(name, |(_, role)| (*role).to_owned())
+    ROLES.iter().find(|(spelled, _)| *spelled == lower).map(|(_, role)| *role)
 }
 
 /// Returns an assistant message for a content that is a tool call: a JSON object with a name and arguments, or a list of such objects,
@@ -228,9 +233,11 @@ fn call_of_old(rest: &mut Map<String, Json>) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns whether an object is exactly a message: a role and a content, both texts.
+/// Returns whether an object is exactly a message: a role and a content, both texts. In ShareGPT's form, the role must be a known one.
 pub(super) fn is_plain_message(object: &Map<String, Json>) -> bool {
-    object.len() == 2 && ["role", "content"].iter().all(|key| object.get(*key).is_some_and(Json::is_string))
+    let text = |key: &str| object.get(key).and_then(Json::as_str);
+    let is_shared = || text("from").is_some_and(|from| known_role(from).is_some()) && text("value").is_some();
+    object.len() == 2 && (text("role").is_some() && text("content").is_some() || is_shared())
 }
 
 /// Parses a text that is exactly a JSON list of messages; also returns its size. An empty list is not a conversation, as it may be an

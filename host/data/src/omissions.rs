@@ -1,7 +1,7 @@
-//! Finds out what a chat template omits from a conversation: messages with unknown roles, tool calls, tools.
+//! Finds out what a chat template omits from a conversation: messages with unknown roles, reasoning, tool calls, tools.
 //!
 //! Templates modify what they write: they trim contents, drop the reasoning of earlier turns, and write calls in their own format. So a
-//! message counts as omitted only if changing it does not change the output.
+//! message counts as omitted only if changing it does not change the output, and reasoning only if that holds in the last turn, too.
 
 use super::chat::Template;
 use super::chat::{RenderError, TemplateVariables};
@@ -15,22 +15,48 @@ const SHORT: usize = 16;
 /// Maximum number of messages that are checked.
 const MOST: usize = 64;
 
-/// Replacement for a message's content, to see whether the output changes.
+/// Replacement for a message's content or reasoning, to see whether the output changes.
 const PROBE: &str = "\u{F1234}probe";
 
-/// Returns the messages that a text may lack: those whose contents or calls don't occur in it in order. If `thorough`, also those with a
-/// short content or with calls.
+/// Names of a message's reasoning.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// Returns the messages that a text may lack: those whose contents or calls don't occur in it in order, and the last one with reasoning, if
+/// that does not occur in it. If `thorough`, also those with a short content or reasoning, or with calls.
 pub(super) fn suspects(messages: &[ChatMessage], text: &str, thorough: bool) -> Vec<usize> {
     let mut at = 0;
-    let mut is_suspect = |message: &ChatMessage| {
+    let last_thought = last_thought(messages);
+    let is_unwritten = |thought: &str| thorough && thought.len() < SHORT || !text.contains(thought);
+    let mut is_suspect = |i: usize, message: &ChatMessage| {
         let content = message.content.trim();
         let found = text[at..].find(content);
         at += found.map_or(0, |found| found + content.len());
         let is_short = thorough && !content.is_empty() && content.len() < SHORT;
         let names = || calls(message).iter().all(|call| name(call).is_some_and(|name| text[at..].contains(name)));
-        found.is_none() || is_short || !calls(message).is_empty() && (thorough || !names())
+        let hides_thought = last_thought == Some(i) && reasoning(message).is_some_and(is_unwritten);
+        found.is_none() || is_short || hides_thought || !calls(message).is_empty() && (thorough || !names())
     };
-    messages.iter().enumerate().filter(|(_, message)| is_suspect(message)).map(|(i, _)| i).take(MOST).collect()
+    messages.iter().enumerate().filter(|(i, message)| is_suspect(*i, message)).map(|(i, _)| i).take(MOST).collect()
+}
+
+/// Returns the index of the last message with reasoning.
+fn last_thought(messages: &[ChatMessage]) -> Option<usize> {
+    messages.iter().rposition(|message| reasoning(message).is_some())
+}
+
+/// Returns a message's reasoning, if it has any.
+fn reasoning(message: &ChatMessage) -> Option<&str> {
+    let texts = REASONING.into_iter().filter_map(|name| message.rest.get(name)?.as_str());
+    texts.map(str::trim).find(|text| !text.is_empty())
+}
+
+/// Replaces a message's reasoning by the probe.
+fn probe_reasoning(message: &mut ChatMessage) {
+    for name in REASONING {
+        if let Some(Value::String(text)) = message.rest.get_mut(name) {
+            PROBE.clone_into(text);
+        }
+    }
 }
 
 fn calls(message: &ChatMessage) -> &[Value] {
@@ -41,7 +67,7 @@ fn name(call: &Value) -> Option<&str> {
     call.get("function").unwrap_or(call).get("name")?.as_str()
 }
 
-/// Describes the first omission of the template, if any: the tools, or the content or calls of a suspect.
+/// Describes the first omission of the template, if any: the tools, or the content, calls or reasoning of a suspect.
 pub(super) fn first(
     template: &Template,
     messages: &[ChatMessage],
@@ -73,8 +99,23 @@ pub(super) fn first(
         if !calls(message).is_empty() && with(&|message| drop(message.rest.shift_remove("tool_calls")))? {
             return Ok(Some(format!("the chat template leaves out the tool calls of turn {} (role {role:?})", i + 1)));
         }
+        // Another turn's reasoning may be dropped, but not that of a conversation's last one.
+        if last_thought(messages) == Some(*i) && drops_reasoning(template, &messages[..=*i], extras)? && with(&probe_reasoning)? {
+            return Ok(Some(format!("the chat template leaves out the reasoning of turn {} (role {role:?})", i + 1)));
+        }
     }
     Ok(None)
+}
+
+/// Returns whether a conversation is rendered alike whatever the reasoning of its last message.
+fn drops_reasoning(template: &Template, messages: &[ChatMessage], extras: &TemplateVariables) -> Result<bool, RenderError> {
+    let mut probed = messages.to_vec();
+    probed.last_mut().into_iter().for_each(probe_reasoning);
+    match (template.render(messages, false, extras, None), template.render(&probed, false, extras, None)) {
+        (Ok(text), Ok(other)) => Ok(text == other),
+        (Err(RenderError::Refused(_)), _) | (_, Err(RenderError::Refused(_))) => Ok(false),
+        (Err(unbounded), _) | (_, Err(unbounded)) => Err(unbounded),
+    }
 }
 
 #[cfg(test)]
@@ -116,6 +157,31 @@ mod tests {
         let talk = json!([{"role": "user", "content": "q"}]);
         assert_eq!(left_out(plain, &talk, json!([{"name": "f"}]), true).unwrap(), "the chat template leaves out its \"tools\"");
         assert_eq!(left_out(&format!("{plain}{{{{ tools }}}}"), &talk, json!([{"name": "f"}]), true), None);
+    }
+
+    #[test]
+    fn reasoning_that_is_not_even_in_a_last_turn_is_named() {
+        let plain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+        let last = format!(
+            "{plain}{{% if messages[-1].reasoning_content %}}{{{{ messages[-1].reasoning_content | upper }}}}{{% endif %}}"
+        );
+        let thought = "a thought that is not in the text by chance";
+        for (name, next) in [("reasoning_content", json!([])), ("thinking", json!([{"role": "user", "content": "q"}]))] {
+            let talk = |thought: &str| {
+                let mut turns =
+                    vec![json!({"role": "user", "content": "q"}), json!({"role": "assistant", "content": "a", name: thought})];
+                turns.extend(next.as_array().unwrap().clone());
+                Value::from(turns)
+            };
+            for thorough in [true, false] {
+                let said = left_out(plain, &talk(thought), Value::Null, thorough).unwrap();
+                assert_eq!(said, "the chat template leaves out the reasoning of turn 2 (role \"assistant\")");
+                assert_eq!(left_out(&last, &talk(thought), Value::Null, thorough), None);
+                assert_eq!(left_out(plain, &talk(" "), Value::Null, thorough), None);
+                // A short thought may occur in the text by chance.
+                assert_eq!(left_out(plain, &talk("user"), Value::Null, thorough).is_some(), thorough);
+            }
+        }
     }
 
     #[test]

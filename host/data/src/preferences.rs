@@ -166,11 +166,14 @@ mod tests {
         );
         let from = |from: &str, value: &str| json!({"from": from, "value": value});
         let sharegpt = json!({"conversations": [from("human", "q")], "chosen": from("gpt", "a"), "rejected": from("gpt", "b")});
-        assert_eq!(
-            read(sharegpt).unwrap().chosen,
-            TextOrChat::Chat(vec![ChatMessage { role: "assistant".into(), content: "a".into(), ..ChatMessage::default() }])
-        );
+        let answer = |text: &str| {
+            TextOrChat::Chat(vec![ChatMessage { role: "assistant".into(), content: text.into(), ..ChatMessage::default() }])
+        };
+        assert_eq!(read(sharegpt).unwrap().chosen, answer("a"));
         let [q, a, b] = [from("human", "q"), from("gpt", "a"), from("gpt", "b")];
+        let texts = json!({"prompt": json!([q]).to_string(), "chosen": a.to_string(), "rejected": b.to_string()});
+        let texts = read(texts).unwrap();
+        assert_eq!((&texts.chosen, &texts.rejected), (&answer("a"), &answer("b")));
         let system = json!({"system": "be brief", "conversations": [q], "chosen": a, "rejected": b});
         let TextOrChat::Chat(turns) = read(system).unwrap().prompt else { panic!("it is a conversation") };
         assert_eq!((turns.len(), &*turns[0].content), (2, "be brief"));

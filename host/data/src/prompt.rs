@@ -256,11 +256,18 @@ mod tests {
         }
         assert_eq!(text_or_chat("text", talk.to_string().into()), Ok(TextOrChat::Text(talk.to_string())));
         // Exactly one message.
+        let one = |message: &Value| TextOrChat::Chat(vec![serde_json::from_value(message.clone()).unwrap()]);
         for column in ["prompt", "completion", "chosen", "rejected"] {
-            let one = text_or_chat(column, talk[0].to_string().into()).unwrap();
-            assert!(matches!(one, TextOrChat::Chat(one) if one.len() == 1), "{column}");
-            let more = json!({"role": "user", "content": "q", "id": 3}).to_string();
-            assert_eq!(text_or_chat(column, more.clone().into()), Ok(TextOrChat::Text(more)));
+            assert_eq!(text_or_chat(column, talk[0].to_string().into()).unwrap(), one(&talk[0]), "{column}");
+            assert_eq!(text_or_chat(column, shared[0].to_string().into()).unwrap(), one(&talk[0]), "{column}");
+            for other in [
+                json!({"role": "user", "content": "q", "id": 3}),
+                json!({"from": "human", "value": "q", "id": 3}),
+                json!({"from": "human", "value": 3}),
+                json!({"from": "EUR", "value": "q"}),
+            ] {
+                assert_eq!(text_or_chat(column, other.to_string().into()), Ok(TextOrChat::Text(other.to_string())));
+            }
         }
     }
 

@@ -12,6 +12,9 @@ const NAMES: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "p
 /// Keys of further special tokens: a list, or an object with names. The second is the older key.
 const FURTHER: [&str; 2] = ["extra_special_tokens", "additional_special_tokens"];
 
+/// Key of an object with the names of further special tokens, as transformers 5 saves them.
+const SPECIFIC: &str = "model_specific_special_tokens";
+
 /// Adds the special tokens of `special_tokens_map.json` to a tokenizer's settings. As in transformers, they replace those of the settings,
 /// and are ignored if the settings list added tokens.
 pub(super) fn with_map(config: Value, map: Option<Map<String, Value>>) -> Value {
@@ -38,13 +41,17 @@ fn text(value: &Value) -> Option<&str> {
 }
 
 /// Returns the named tokens with their names, in the order in which transformers adds those that a tokenizer lacks: first the standard
-/// names, then other keys that end with `_token`, then named further tokens.
+/// names, then other keys that end with `_token`, then named further tokens. As in transformers, [`SPECIFIC`] counts only without the latter
+/// two.
 fn named_tokens(config: &Value) -> impl Iterator<Item = (&str, &Value)> {
     let usual = NAMES.into_iter().map(|name| (name, &config[name]));
     let settings = config.as_object().into_iter().flatten();
     let other = settings.filter(|(key, _)| !NAMES.contains(&key.as_str()) && key.ends_with("_token"));
     let further = FURTHER.into_iter().find_map(|key| config[key].as_object()).into_iter().flatten();
-    usual.chain(other.chain(further).map(|(key, value)| (key.as_str(), value))).filter(|(_, value)| text(value).is_some())
+    let mut own = other.chain(further).filter(|(_, value)| text(value).is_some()).peekable();
+    let specific = if own.peek().is_none() { config[SPECIFIC].as_object() } else { None };
+    let own = own.chain(specific.into_iter().flatten());
+    usual.chain(own.map(|(key, value)| (key.as_str(), value))).filter(|(_, value)| text(value).is_some())
 }
 
 /// Returns the texts of the named tokens, which are variables of the chat template.
@@ -168,6 +175,10 @@ mod tests {
         });
         let expected = json!({"bos_token": "<s>", "image_token": "<i>", "audio": "<a>", "boi_token": "<b>"});
         assert_eq!(Value::from(named(&config)), expected);
+        let mut saved = json!({"eos_token": "<e>", "model_specific_special_tokens": {"image_token": "<i>", "audio": "<a>"}});
+        assert_eq!(Value::from(named(&saved)), json!({"eos_token": "<e>", "image_token": "<i>", "audio": "<a>"}));
+        saved["video_token"] = "<v>".into();
+        assert_eq!(Value::from(named(&saved)), json!({"eos_token": "<e>", "video_token": "<v>"}));
     }
 
     #[test]
@@ -250,6 +261,8 @@ mod tests {
         // Named tokens that the tokenizer lacks are added in the order of transformers.
         let named = json!({"image_token": "<i>", "mask_token": "<m>", "extra_special_tokens": {"audio": {"content": "<u>", "rstrip": true}}});
         assert_eq!(tokens(&settings(named), "<m><i><u> b"), [5, 6, 7, 2]);
+        let saved = json!({"model_specific_special_tokens": {"image_token": "<i>", "audio": "<u>"}});
+        assert_eq!(tokens(&settings(saved), "a<i><u>b"), [1, 5, 6, 2]);
         assert_eq!(tokens(&[("special_tokens_map.json", json!({"cls_token": "<c>", "eos_token": "<x>"}))], "<c><x>"), [6, 5]);
         let wrong = opened(&settings(json!({"added_tokens_decoder": {"x": {}}}))).unwrap_err().to_string();
         assert!(wrong.contains("tokenizer_config.json") && wrong.contains("\"x\" is not the id"), "{wrong}");

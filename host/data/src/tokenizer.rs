@@ -64,6 +64,8 @@ pub(super) struct LoadedChatTemplate {
     stock: Option<&'static str>,
     /// Support for tools, once it has been determined.
     pub tools: Arc<OnceLock<ToolSupport>>,
+    /// Set once a warning has said that the template leaves tools out.
+    pub mentioned: Arc<OnceLock<()>>,
 }
 
 /// Disables the random splitting of words (BPE dropout); returns whether it was enabled.
@@ -156,20 +158,22 @@ impl Tokenizer {
         let eos_text = own.unwrap_or_else(|| token_text(&config, "eos_token"));
         let pad_text = wording.pad.clone().unwrap_or_else(|| token_text(&config, "pad_token"));
         let [bos, eos, pad] = [&bos_text, &eos_text, &pad_text].map(|text| inner.token_to_id(text));
-        let given = wording.template.clone().map(|default| FolderTemplates { default, tool_use: None });
+        let given = wording.template.clone().map(|template| FolderTemplates { default: Some(template), tool_use: None });
         let found = given.map_or_else(|| tokenizer_overrides::templates_in(folder, &config), |given| Ok(Some(given)))?;
         let mut tokens = special_tokens::named(&config);
         for (key, text) in [("bos_token", &bos_text), ("eos_token", &eos_text), ("pad_token", &pad_text)] {
             tokens.insert(key.to_owned(), text.as_str().into());
         }
-        let compiled = |FolderTemplates { default: (path, source), tool_use }: FolderTemplates| {
+        let compiled = |templates: FolderTemplates| {
+            let (path, source, tool_use) = templates.into_parts(folder);
             let variant = if wording.training { stock_templates::variant(&source) } else { None };
             let (stock, source) = variant.map_or((None, source), |(name, variant)| (Some(name), variant));
             let chat = ChatTemplate::new(source, bos_text, eos_text).and_then(|chat| chat.with_tool_use(tool_use));
             match chat {
                 Ok(chat) => {
                     let template = chat.with_tokens(tokens).with_variables(wording.kwargs.clone(), wording.now);
-                    Ok(LoadedChatTemplate { path, template, stock, tools: Arc::default() })
+                    let (tools, mentioned) = (Arc::default(), Arc::default());
+                    Ok(LoadedChatTemplate { path, template, stock, tools, mentioned })
                 }
                 Err(detail) => Err(Error::Tokenizer { path, detail: format!("chat template: {detail}") }),
             }

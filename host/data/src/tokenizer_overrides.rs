@@ -38,13 +38,25 @@ const SPECIALS: &str = "special_tokens_map.json";
 /// File name of the ids of added tokens, which older versions of transformers write.
 const ADDED_TOKENS: &str = "added_tokens.json";
 
-/// Chat templates of a folder.
+/// Template in place of the default one in a folder that has only one for conversations with tools: it refuses all others.
+const ONLY_FOR_TOOLS: &str = "{{ raise_exception('the folder has a template for conversations with tools (\"tool_use\"), but none \
+                              for others; name one (chat_template_path)') }}";
+
+/// Chat templates of a folder, of which there is at least one.
 #[derive(Clone, Debug)]
 pub(super) struct FolderTemplates {
-    /// File and text of the default template.
-    pub default: (PathBuf, String),
+    /// File and text of the default template. Without it, only conversations with tools can be rendered.
+    pub default: Option<(PathBuf, String)>,
     /// Template for conversations with tools, if it is a separate one.
     pub tool_use: Option<String>,
+}
+
+impl FolderTemplates {
+    /// Returns the file and text of the template for conversations without tools, and the text of the other.
+    pub(super) fn into_parts(self, folder: &Path) -> (PathBuf, String, Option<String>) {
+        let (path, source) = self.default.unwrap_or_else(|| (folder.join(CONFIG), ONLY_FOR_TOOLS.to_owned()));
+        (path, source, self.tool_use)
+    }
 }
 
 /// Overrides of a model's folder.
@@ -81,24 +93,27 @@ impl TokenizerOverrides {
     /// If there is no template.
     pub fn read_template(path: &Path) -> Result<(PathBuf, String)> {
         if path.is_dir() {
-            let none = || Error::Tokenizer { path: path.to_owned(), detail: "the folder has no chat template".into() };
-            let templates = templates_in(path, &config_in(path)?)?.ok_or_else(none)?;
-            if templates.tool_use.is_some() {
+            let none = |detail: &str| Error::Tokenizer { path: path.to_owned(), detail: detail.to_owned() };
+            let templates = templates_in(path, &config_in(path)?)?.ok_or_else(|| none("the folder has no chat template"))?;
+            let has_tool_use = templates.tool_use.is_some();
+            let default = templates.default.ok_or_else(|| none("the folder has no default chat template, only \"tool_use\""))?;
+            if has_tool_use {
                 let path = printable_path(path);
                 tracing::warn!("{path}: its chat template \"tool_use\" is not taken over, only its default one");
             }
-            return Ok(templates.default);
+            return Ok(default);
         }
         let source = files::read_text(path, LARGEST_TEMPLATE).map_err(|source| Error::Io { path: path.to_owned(), source })?;
         Ok((path.to_owned(), source))
     }
 
-    /// Returns the chat template in a folder with a tokenizer's files, if there is one.
+    /// Returns the default chat template in a folder with a tokenizer's files, if there is one.
     ///
     /// # Errors
     /// If a file can't be read.
     pub fn template_of(folder: &Path) -> Result<Option<String>> {
-        Ok(templates_in(folder, &config_in(folder)?)?.map(|templates| templates.default.1))
+        let default = templates_in(folder, &config_in(folder)?)?.and_then(|templates| templates.default);
+        Ok(default.map(|(_, source)| source))
     }
 
     /// Returns the tokens that a folder's chat template needs, as when TRL clones it: the folder's end token, and the added tokens that the
@@ -177,7 +192,7 @@ pub(super) fn templates_in(folder: &Path, config: &Value) -> Result<Option<Folde
     };
     let tool_use = if file.is_some() { tool_file } else { tool_file.or_else(|| named("tool_use").map(str::to_owned)) };
     let default = file.or_else(|| Some((folder.join(CONFIG), named("default")?.to_owned())));
-    Ok(default.map(|default| FolderTemplates { default, tool_use }))
+    Ok((default.is_some() || tool_use.is_some()).then_some(FolderTemplates { default, tool_use }))
 }
 
 /// Reads the text of an optional file.
@@ -234,25 +249,26 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let found = |settings: &Value| {
             let templates = templates_in(place.path(), settings).unwrap();
-            templates.map(|templates| (templates.default.1, templates.tool_use))
+            templates.map(|templates| (templates.default.map(|(_, text)| text), templates.tool_use))
         };
         let text = |text: &str| Some(text.to_owned());
         let list = serde_json::json!({"chat_template": [
             {"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}, {"name": "rag", "template": "r"},
         ]});
         assert_eq!(found(&Value::Null), None);
-        assert_eq!(found(&serde_json::json!({"chat_template": "one"})), Some(("one".into(), None)));
-        assert_eq!(found(&list), Some(("d".into(), text("t"))));
+        assert_eq!(found(&serde_json::json!({"chat_template": "one"})), Some((text("one"), None)));
+        assert_eq!(found(&list), Some((text("d"), text("t"))));
+        assert_eq!(found(&serde_json::json!({"chat_template": {"default": "d", "tool_use": "t"}})), Some((text("d"), text("t"))));
         assert_eq!(
-            found(&serde_json::json!({"chat_template": {"default": "d", "tool_use": "t"}})),
-            Some(("d".into(), text("t")))
+            found(&serde_json::json!({"chat_template": [{"name": "tool_use", "template": "t"}]})),
+            Some((None, text("t")))
         );
         assert_eq!(found(&serde_json::json!({"chat_template": [{"name": "rag", "template": "r"}]})), None);
         std::fs::write(place.path().join(TEMPLATE), "file").unwrap();
-        assert_eq!(found(&list), Some(("file".into(), None)));
+        assert_eq!(found(&list), Some((text("file"), None)));
         std::fs::create_dir(place.path().join("additional_chat_templates")).unwrap();
         std::fs::write(place.path().join(TOOL_TEMPLATE), "tools").unwrap();
-        assert_eq!(found(&list), Some(("file".into(), text("tools"))));
+        assert_eq!(found(&list), Some((text("file"), text("tools"))));
     }
 
     #[test]

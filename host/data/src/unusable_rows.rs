@@ -83,18 +83,14 @@ impl UnusableRows {
         if let Some((_, error)) = first {
             return Err(error);
         }
-        let Some((_, first)) = self.first.first_key_value() else { return Ok(None) };
-        if remaining == 0 {
-            return Err(match first {
-                Error::Row { path, line, detail } if self.count > 1 => {
-                    let detail = format!("{detail} (and none of the {} rows can be used)", self.count);
-                    Error::Row { path: path.clone(), line: *line, detail }
-                }
-                Error::Row { path, line, detail } => Error::Row { path: path.clone(), line: *line, detail: detail.clone() },
-                other => Error::Tokenizer { path: "dataset".into(), detail: other.to_string() },
-            });
+        if remaining > 0 {
+            return Ok((!self.first.is_empty()).then(|| self.describe_skipped(remaining)));
         }
-        Ok(Some(self.describe_skipped(remaining)))
+        match (self.first.pop_first(), self.count) {
+            (None, _) => Ok(None),
+            (Some((_, first)), 0 | 1) => Err(first),
+            (Some((_, first)), rows) => Err(Error::NoUsableRow { rows, first: Box::new(first) }),
+        }
     }
 }
 
@@ -152,7 +148,10 @@ mod tests {
         let mut refused = UnusableRows::default();
         assert!(refused.collect_usable(rows(2, 0)).unwrap().is_empty());
         let error = refused.warning(0).unwrap_err().to_string();
-        assert_eq!(error, "test:1: odd 0 (and none of the 2 rows can be used)");
+        assert_eq!(error, "none of the 2 rows can be used; the first: test:1: odd 0");
+        let mut alone = UnusableRows::default();
+        assert!(alone.collect_usable(rows(1, 0)).unwrap().is_empty());
+        assert_eq!(alone.warning(0).unwrap_err().to_string(), "test:1: odd 0");
         // Two passes over the rows; the second finds the earlier row.
         let mut strict = UnusableRows::new(true);
         strict.collect_usable(rows(4, 1).into_iter().filter(|(row, _)| *row > 0)).unwrap();

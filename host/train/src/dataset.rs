@@ -116,6 +116,21 @@ pub(super) struct Label {
     pub beyond: Vec<u32>,
 }
 
+/// A row, prepared.
+struct PreparedRow {
+    prompt: Prompt,
+    /// Whether the last tokens of a pair's prompt merge with an answer's first.
+    merges: bool,
+    /// Whether an answer is truncated at the maximum length of a text.
+    truncated: bool,
+}
+
+impl From<Prompt> for PreparedRow {
+    fn from(prompt: Prompt) -> Self {
+        Self { prompt, merges: false, truncated: false }
+    }
+}
+
 /// How a run reads its datasets.
 #[derive(Clone)]
 pub(super) struct DatasetReader {
@@ -169,8 +184,8 @@ impl DatasetReader {
     }
 
     /// Prepares a pair. A prompt with an answer is limited to `longest` tokens: answers are truncated at the end, and pairs whose prompt
-    /// alone reaches the limit are refused. Also returns whether the prompt's last tokens merge with an answer's first.
-    fn pair(&self, row: PreferenceRow) -> data::Result<(Prompt, bool)> {
+    /// alone reaches the limit are refused.
+    fn pair(&self, row: PreferenceRow) -> data::Result<PreparedRow> {
         let PreferenceRow { row, place, prompt, chosen, rejected, extras, columns } = row;
         let pair = answered(&prompt, [&chosen, &rejected], &extras, &self.tokenizer).map_err(|e| place.failed(e))?;
         let TokenizedAnswers { text, mut tokens, answers: [mut chosen, mut rejected], cut } = pair;
@@ -183,10 +198,12 @@ impl DatasetReader {
         self.shorten(&mut tokens);
         let room = self.room(&place, &tokens)?;
         self.mention_cut(&place, tokens.len() + chosen.len().max(rejected.len()));
+        let truncated = chosen.len().max(rejected.len()) > room;
         chosen.truncate(room);
         rejected.truncate(room);
         let answers = Some(PromptAnswers::new(chosen, None, rejected));
-        Ok((Prompt { tokens, answers, ..Prompt::new(row, &prompt, text, columns) }, cut))
+        let prompt = Prompt { tokens, answers, ..Prompt::new(row, &prompt, text, columns) };
+        Ok(PreparedRow { prompt, merges: cut, truncated })
     }
 
     /// Prepares a pair for a reward model. Pairs with a text of more than `longest` tokens are refused, as in TRL.
@@ -226,9 +243,10 @@ impl DatasetReader {
     /// Returns how many tokens may follow a prompt.
     fn room(&self, place: &Location, prompt: &[u32]) -> data::Result<usize> {
         let (length, longest) = (prompt.len(), self.longest);
+        let advice = if longest < self.context { "; a larger --max-length makes room" } else { "" };
         longest.checked_sub(length).filter(|&room| room > 0).ok_or_else(|| {
             place.row_error(format!(
-                "its prompt has {length} tokens, which leaves no room for an answer in {longest} (max_length)"
+                "its prompt has {length} tokens, which leaves no room for an answer in {longest} (max_length){advice}"
             ))
         })
     }

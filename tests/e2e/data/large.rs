@@ -104,7 +104,7 @@ fn a_row_that_is_not_json_is_named_when_it_is_drawn_or_where_rows_are_counted_at
     place.write("rows.jsonl", lines(1200, |_| row(3)));
     let none = steps("none", "4");
     assert!(none.code == Some(2) && none.error().contains("rows.jsonl:1: "), "{}", none.stderr);
-    assert!(none.error().contains("(and none of the 1200 rows can be used)"), "{}", none.stderr);
+    assert!(none.error().contains("none of the 1200 rows can be used; the first: "), "{}", none.stderr);
 }
 
 #[test]

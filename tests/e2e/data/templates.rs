@@ -193,6 +193,22 @@ fn rows_with_tools_are_rendered_with_the_template_for_tools_and_checkpoints_keep
 }
 
 #[test]
+fn a_folder_with_a_template_for_tools_alone_renders_rows_with_tools_and_skips_others() {
+    let place = place();
+    let text = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{{ tools[0].name }}";
+    let settings = json!({"chat_template": [{"name": "tool_use", "template": text}], "eos_token": "<|endoftext|>"});
+    copied(&place, "model", &[("tokenizer_config.json", settings)]);
+    let base = ["--model", "model", "--dataset", "asked.jsonl", "--plugin", "tldr_length_reward.wasm", "--output-dir", "run"];
+    let few = ["--max-completion-length", "4", "--per-device-train-batch-size", "2", "--num-generations", "2"];
+    let trained = place.run(&[&base[..], &few, &["--log-completions", "all", "--max-steps", "1"]].concat());
+    let stderr = &trained.succeeded().stderr;
+    assert!(stderr.contains("3 of 4 rows") && stderr.contains("none for others"), "{stderr}");
+    for line in place.lines("run/completions.jsonl") {
+        assert_eq!((line["row"].as_u64(), line["prompt"].as_str()), (Some(1), Some("<user>q1calc")));
+    }
+}
+
+#[test]
 fn an_environment_with_tools_refuses_a_template_whose_calls_cannot_be_read() {
     let place = place();
     let template = |call: &str| {
@@ -209,8 +225,14 @@ fn an_environment_with_tools_refuses_a_template_whose_calls_cannot_be_read() {
         place.run(&[&base[..], &few, &["--chat-template-path", file, "--max-turns", "2"]].concat())
     };
     let refused = run("odd.jinja", "odd");
-    assert!(refused.code != Some(0), "{}", refused.stderr);
-    for part in ["odd.jinja", "calls of tools in a format that can't be read", "<|call>probe_of_calls:", "chat_template_path"] {
+    assert_eq!((refused.code, place.path("odd").exists()), (Some(2), false), "{}", refused.stderr);
+    for part in [
+        "calculator_tool can't be used: ",
+        "odd.jinja",
+        "calls of tools in a format that can't be read",
+        "<|call>probe_of_calls:",
+        "chat_template_path",
+    ] {
         assert!(refused.stderr.contains(part), "{part}: {}", refused.stderr);
     }
     // The tiny model's context is too short for the tool's description, which is found later.

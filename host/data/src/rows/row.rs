@@ -84,23 +84,35 @@ pub(crate) fn absent(is_there: bool, name: &str) -> String {
 }
 
 /// Usual names of prompt columns and of answer columns.
-const ASKED: [&str; 8] = ["question", "problem", "instruction", "query", "input", "text", "content", "title"];
+const ASKED: [&str; 9] = ["question", "problem", "instruction", "query", "input", "text", "content", "title", "q"];
 
-const ANSWERED: [&str; 6] = ["answer", "response", "output", "solution", "target", "label"];
+const ANSWERED: [&str; 7] = ["answer", "response", "output", "solution", "target", "label", "a"];
 
-/// Completes an error about a row without the `lacking` columns, the prompt and perhaps the answer: suggests which of its columns could be
-/// used instead and, if `may_build`, a prompt template.
+/// Columns that already mean something under their own names.
+const MEANINGFUL: [&str; 4] = ["prompt", "completion", "chosen", "rejected"];
+
+/// Completes an error about a row without the `lacking` columns, which are the prompt, the answer or both: suggests which of its columns
+/// could be used instead and, if `may_build`, a prompt template.
 pub(crate) fn advice(columns: &Map<String, Value>, lacking: &[&str], may_build: bool) -> String {
     let is_plain = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c));
+    let is_free = |name: &str| is_plain(name) && !MEANINGFUL.contains(&name);
     let texts: Vec<&str> =
-        columns.iter().filter(|(name, value)| value.is_string() && is_plain(name)).map(|(name, _)| &**name).collect();
+        columns.iter().filter(|(name, value)| value.is_string() && is_free(name)).map(|(name, _)| &**name).collect();
     let usual = |names: &[&'static str]| names.iter().find(|name| texts.contains(*name)).copied();
-    let Some(asked) = usual(&ASKED).or_else(|| texts.iter().find(|name| !ANSWERED.contains(name)).copied()) else {
+    let asked = usual(&ASKED).or_else(|| texts.iter().find(|name| !ANSWERED.contains(name)).copied());
+    if lacking.contains(&"prompt") && asked.is_none() {
         return String::new();
+    }
+    let instead = |name: &&str| {
+        let own = if *name == "prompt" { asked } else { usual(&ANSWERED) };
+        own.map(|own| format!("{name}={own}"))
     };
-    let answered = lacking.get(1).and_then(|name| Some(format!(",{name}={}", usual(&ANSWERED)?))).unwrap_or_default();
-    let (named, built) = (lacking.first().unwrap_or(&"prompt"), format!(", or build prompts: --prompt-template '{{{asked}}}'"));
-    format!("; to read others as such: --columns {named}={asked}{answered}{}", if may_build { &built } else { "" })
+    let named: Vec<String> = lacking.iter().filter_map(instead).collect();
+    if named.is_empty() {
+        return String::new();
+    }
+    let built = asked.filter(|_| may_build).map(|asked| format!(", or build prompts: --prompt-template '{{{asked}}}'"));
+    format!("; to read others as such: --columns {}{}", named.join(","), built.unwrap_or_default())
 }
 
 /// Returns the names of a row's columns, for errors.
@@ -121,3 +133,29 @@ pub(super) fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Strin
 
 /// Columns of a row.
 pub type RowColumns = Map<String, Value>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn advice_names_columns_for_what_is_lacking_and_for_nothing_else() {
+        let of = |row: Value, lacking: &[&str]| advice(row.as_object().unwrap(), lacking, false);
+        let both = ["prompt", "completion"];
+        let named = |columns: &str| format!("; to read others as such: --columns {columns}");
+        assert_eq!(of(json!({"q": "1 + 1?", "a": "2"}), &both), named("prompt=q,completion=a"));
+        assert_eq!(
+            of(json!({"id": "x", "question": "1 + 1?", "answer": "2"}), &both),
+            named("prompt=question,completion=answer")
+        );
+        assert_eq!(of(json!({"a": "2", "prompt": "1 + 1?"}), &["completion"]), named("completion=a"));
+        assert_eq!(of(json!({"completion": "2", "body": "1 + 1?"}), &["prompt"]), named("prompt=body"));
+        // What has a meaning, or can't be told, is not renamed.
+        assert_eq!(of(json!({"completion": "2", "id": 3}), &["prompt"]), "");
+        assert_eq!(of(json!({"prompt": "1 + 1?", "body": "2"}), &["completion"]), "");
+        assert_eq!(of(json!({"a": "2"}), &both), "");
+        let built = advice(json!({"q": "1 + 1?"}).as_object().unwrap(), &["prompt"], true);
+        assert_eq!(built, named("prompt=q, or build prompts: --prompt-template '{q}'"));
+    }
+}

@@ -5,7 +5,7 @@
 
 use super::row_outcome::RowOutcome;
 use super::row_verdict::RowVerdict;
-use super::usable_rows::{RowPart, one_sided, unwritten, warn_of_merges};
+use super::usable_rows::{RowFinding, RowPart, cut_off, one_sided, unwritten, warn_of_merges};
 use super::{DatasetKind, DatasetReader, hex};
 use crate::activity::{Activity, ProgressTask, ProgressUnit};
 use crate::data::{self, DatasetTable, UnusableRows};
@@ -77,8 +77,10 @@ struct LazySelectionState {
     labels: [usize; 2],
     /// Number of pairs, among the first, whose prompt's last tokens merge with an answer's first.
     merged: usize,
-    /// Number of rows of which the chat template omits something, and what it omits from the first of them.
-    left_out: (usize, Option<String>),
+    /// Rows of which the chat template omits something.
+    left_out: RowFinding,
+    /// Rows that are truncated at `max_length`.
+    truncated: RowFinding,
     /// Warnings that have not been taken yet; none while many rows are judged at once, which are described together afterwards.
     warnings: Option<Vec<String>>,
     /// Number of unusable rows at which the next warning is due.
@@ -132,7 +134,8 @@ impl LazySelection {
             margins: None,
             labels: [0; 2],
             merged: 0,
-            left_out: (0, None),
+            left_out: RowFinding::default(),
+            truncated: RowFinding::default(),
             warnings: None,
             next_warning: 1,
         };
@@ -240,7 +243,7 @@ impl LazySelection {
         if unknown.is_empty() {
             return state.check_some();
         }
-        let task = ProgressTask::new(Activity::JudgingRows).with_total(unknown.len() as u64, ProgressUnit::Rows);
+        let task = ProgressTask::new(Activity::CheckingRows).with_total(unknown.len() as u64, ProgressUnit::Rows);
         let warnings = state.warnings.take();
         for some in unknown.chunks(TOGETHER * together.map_or(1, World::size)) {
             let own = together.map_or(0..some.len(), |world| world.share(some.len()));
@@ -276,7 +279,8 @@ impl LazySelection {
             format!("{}{more}", state.refused.describe_skipped(state.usable))
         });
         let one_sided = if all { one_sided(state.labels) } else { None };
-        let warnings = skipped.into_iter().chain(one_sided).chain(unwritten(&state.left_out, state.usable)).collect();
+        let findings = [unwritten(&state.left_out, state.usable), cut_off(&state.truncated, state.usable)];
+        let warnings = skipped.into_iter().chain(one_sided).chain(findings.into_iter().flatten()).collect();
         warn_of_merges(state.merged, all && of.table.count() <= super::row_verdict::TRIED_PAIRS);
         state.warnings = Some(Vec::new());
         while state.next_warning <= state.refused.count() {
@@ -288,6 +292,11 @@ impl LazySelection {
     fn state(&self) -> MutexGuard<'_, LazySelectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Completes a warning about the rows that have been judged while others have not.
+fn of_drawn(warning: String) -> String {
+    warning + " (of those that were drawn so far)"
 }
 
 impl LazySelectionState {
@@ -312,7 +321,7 @@ impl LazySelectionState {
     }
 
     fn add(&mut self, of: DatasetRows<'_>, row: usize, verdict: RowVerdict) -> Result<()> {
-        let RowVerdict { chat, tokens, cut, margin, label, left_out, .. } = verdict;
+        let RowVerdict { chat, tokens, cut, margin, label, left_out, truncated, .. } = verdict;
         if matches!(of.kind, DatasetKind::ValuedPairs) && *self.margins.get_or_insert(margin) != margin {
             let (has, others) = if margin { ("a", "none") } else { ("no", "one") };
             let detail =
@@ -324,7 +333,7 @@ impl LazySelectionState {
         if let Some(label) = label {
             self.labels[usize::from(label)] += 1;
             if self.usable == ONE_SIDED {
-                self.warn(one_sided(self.labels).map(|said| format!("{said} (of those that were drawn so far)")));
+                self.warn(one_sided(self.labels).map(of_drawn));
             }
         }
         let (context, most) = (of.reader.context, of.reader.completion);
@@ -340,12 +349,11 @@ impl LazySelectionState {
             self.warn(Some(said.to_owned()));
         }
         self.merged += usize::from(cut && row < super::row_verdict::TRIED_PAIRS);
-        if let Some(detail) = left_out {
-            self.left_out.0 += 1;
-            if self.left_out.1.is_none() {
-                self.left_out.1 = Some(detail);
-                self.warn(unwritten(&self.left_out, self.usable).map(|said| format!("{said} (of those that were drawn so far)")));
-            }
+        if self.left_out.add(left_out) {
+            self.warn(unwritten(&self.left_out, self.usable).map(of_drawn));
+        }
+        if self.truncated.add(truncated) {
+            self.warn(cut_off(&self.truncated, self.usable).map(of_drawn));
         }
         Ok(())
     }
@@ -361,7 +369,7 @@ impl LazySelectionState {
             return;
         }
         self.next_warning *= 10;
-        self.warn(Some(format!("{} (of those that were drawn so far)", self.refused.describe_skipped(self.usable))));
+        self.warn(Some(of_drawn(self.refused.describe_skipped(self.usable))));
     }
 
     fn check_some(&mut self) -> Result<()> {

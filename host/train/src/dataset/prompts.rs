@@ -195,8 +195,8 @@ impl LazyRows {
     }
 
     fn prepare(&self, index: usize) -> Result<Arc<Prompt>> {
-        let (prompt, _) = self.reader.prepare(self.kind, self.read(index)?)?;
-        Ok(Arc::new(Prompt { index, ..prompt }))
+        let prepared = self.reader.prepare(self.kind, self.read(index)?)?;
+        Ok(Arc::new(Prompt { index, ..prepared.prompt }))
     }
 
     fn lengths(&self, world: &World) -> Result<Vec<usize>> {
@@ -222,7 +222,7 @@ impl LazyRows {
                 if row.is_plain(self.kind) {
                     return Ok([self.reader.length(self.kind, row)?, 0]);
                 }
-                Ok(match TextOutline::from_prompt(&self.reader.prepare(self.kind, row)?.0, whole) {
+                Ok(match TextOutline::from_prompt(&self.reader.prepare(self.kind, row)?.prompt, whole) {
                     TextOutline::Plain(length, unlearned) => [length, unlearned],
                     TextOutline::Masked(mask) => [mask.len(), MASKED],
                 })

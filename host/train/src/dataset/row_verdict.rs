@@ -2,7 +2,7 @@
 //! tokenized.
 
 use super::tokenization::{asked_text, is_special, whole_text};
-use super::{DatasetReader, Label, LearnedParts, Prompt, margin};
+use super::{DatasetReader, Label, LearnedParts, PreparedRow, margin};
 use crate::data::{
     self, ChatMessage, CompletionRow, Dataset, LabelledRow, Location, PreferenceRow, PromptRow, RowColumns, TemplateVariables,
     TextOrChat, TokenCountBounds, TokenizedRow,
@@ -179,25 +179,26 @@ pub(super) struct RowVerdict {
     pub(super) label: Option<bool>,
     /// What the chat template omits from the row, in words, if anything.
     pub(super) left_out: Option<String>,
+    /// That the row is truncated at `max_length`, in words, if it is.
+    pub(super) truncated: Option<String>,
 }
 
 impl DatasetReader {
-    /// Prepares a row. Also returns whether the prompt of a pair merges with an answer.
-    pub(super) fn prepare(&self, kind: DatasetKind, row: ParsedRow) -> data::Result<(Prompt, bool)> {
+    /// Prepares a row.
+    pub(super) fn prepare(&self, kind: DatasetKind, row: ParsedRow) -> data::Result<PreparedRow> {
         let what =
             if let DatasetKind::Completions(what) = kind { what } else { LearnedParts { includes_prompts: false, turns: false } };
         match row {
-            ParsedRow::Prompt(row) => self.prompt(row).map(|prompt| (prompt, false)),
-            ParsedRow::Pair(row) if matches!(kind, DatasetKind::ValuedPairs) => {
-                self.valued_pair(row).map(|prompt| (prompt, false))
-            }
+            ParsedRow::Prompt(row) => self.prompt(row).map(PreparedRow::from),
+            ParsedRow::Pair(row) if matches!(kind, DatasetKind::ValuedPairs) => self.valued_pair(row).map(PreparedRow::from),
             ParsedRow::Pair(row) => self.pair(row),
             ParsedRow::Completion(row, label) => {
                 let (mut prompt, beyond) = self.completion(row, what)?;
+                let truncated = !beyond.is_empty();
                 if let (Some(desirable), Some(answers)) = (label, &mut prompt.answers) {
                     answers.label = Some(Label { desirable, beyond });
                 }
-                Ok((prompt, false))
+                Ok(PreparedRow { prompt, merges: false, truncated })
             }
         }
     }
@@ -240,10 +241,13 @@ impl DatasetReader {
         let valued = matches!(kind, DatasetKind::ValuedPairs);
         let tried = known.is_some() || matches!(kind, DatasetKind::Pairs) && number < TRIED_PAIRS;
         let is_usable = |lengths: &TokenCountBounds| self.is_usable(kind, &texts, lengths) && (!valued || margin.is_ok());
-        if tried || !self.lengths.as_deref().is_some_and(is_usable) {
-            let (prompt, merges) = self.prepare(kind, row)?;
-            (tokens, cut) = (prompt.tokens.len(), merges);
-            add(prompt.answers.as_ref().and_then(|answers| answers.learned.as_deref()).unwrap_or_default());
+        let mut truncated = if tried { None } else { self.is_truncated(kind, &texts, reach[1]) };
+        let place = row.place().clone();
+        if truncated.is_none() || !self.lengths.as_deref().is_some_and(is_usable) {
+            let prepared = self.prepare(kind, row)?;
+            (tokens, cut) = (prepared.prompt.tokens.len(), prepared.merges);
+            truncated = Some(prepared.truncated && self.longest < self.context);
+            add(prepared.prompt.answers.as_ref().and_then(|answers| answers.learned.as_deref()).unwrap_or_default());
         } else {
             add(&[]);
         }
@@ -256,7 +260,26 @@ impl DatasetReader {
             margin: valued && margin == Ok(true),
             label,
             left_out,
+            truncated: truncated.filter(|is| *is).map(|_| self.truncation_at(&place)),
         })
+    }
+
+    /// Returns whether a row is truncated at `max_length`, where its `reach` may exceed it; `None` if the row must be tokenized to know.
+    /// Truncation at the model's context is mentioned when the row is prepared.
+    fn is_truncated(&self, kind: DatasetKind, texts: &RowTexts, reach: usize) -> Option<bool> {
+        let is_cut = matches!(kind, DatasetKind::Pairs | DatasetKind::Completions(_) | DatasetKind::Labelled);
+        if !is_cut || self.longest >= self.context || reach <= self.longest {
+            return Some(false);
+        }
+        // Otherwise the texts are not all that counts.
+        let lengths = self.lengths.as_deref().filter(|_| self.longest_prompt.is_none() && !self.framed)?;
+        let counts = texts.wholes.iter().map(|whole| lengths.count(whole, texts.special)).collect::<Option<Vec<usize>>>()?;
+        Some(counts.into_iter().any(|tokens| tokens > self.longest))
+    }
+
+    /// Says that a row is truncated at `max_length`.
+    fn truncation_at(&self, place: &Location) -> String {
+        place.row_error(format!("is longer than {} tokens (max_length) and cut off there", self.longest)).to_string()
     }
 
     /// Describes what the chat template omits from a row's conversations.
@@ -356,7 +379,7 @@ impl DatasetReader {
         };
         match counted {
             Some(tokens) => Ok(tokens.min(self.longest)),
-            None => Ok(self.prepare(kind, row)?.0.length()),
+            None => Ok(self.prepare(kind, row)?.prompt.length()),
         }
     }
 

@@ -46,8 +46,29 @@ pub(super) struct UsableTotals {
     margins: usize,
     /// Numbers of undesirable and of desirable completions.
     labels: [usize; 2],
-    /// Number of rows of which the chat template omits something, and what it omits from the first of them.
-    left_out: (usize, Option<String>),
+    /// Rows of which the chat template omits something.
+    left_out: RowFinding,
+    /// Rows that are truncated at `max_length`.
+    truncated: RowFinding,
+}
+
+/// What was found in some rows.
+#[derive(Default)]
+pub(super) struct RowFinding {
+    /// Number of the rows.
+    count: usize,
+    /// What was found in the first of them, in words.
+    first: Option<String>,
+}
+
+impl RowFinding {
+    /// Adds what was found in a row, if anything was. Returns whether it is the first such row.
+    pub(super) fn add(&mut self, found: Option<String>) -> bool {
+        let is_first = self.first.is_none() && found.is_some();
+        self.count += usize::from(found.is_some());
+        self.first = self.first.take().or(found);
+        is_first
+    }
 }
 
 /// Result of scanning all rows of a dataset.
@@ -100,7 +121,7 @@ impl<'a> UsableRows<'a> {
             RowOutcome::Passed => return,
             RowOutcome::Usable(verdict, columns) => {
                 self.columns.extend(columns);
-                return self.add(used, &verdict);
+                return self.add(used, verdict);
             }
             RowOutcome::Unreadable(error) => (0, error),
             RowOutcome::Refused(error) => (1, error),
@@ -110,7 +131,7 @@ impl<'a> UsableRows<'a> {
         }
     }
 
-    fn add(&mut self, used: RowPart, verdict: &RowVerdict) {
+    fn add(&mut self, used: RowPart, verdict: RowVerdict) {
         self.used.push(used);
         self.hashes.iter_mut().for_each(|(_, hash)| hash.update(verdict.hash));
         let sums = &mut self.sums;
@@ -120,10 +141,8 @@ impl<'a> UsableRows<'a> {
         // Of the later rows, only those are tokenized for which bounds proved nothing.
         sums.merged += usize::from(used.row < TRIED_PAIRS && verdict.cut);
         sums.margins += usize::from(verdict.margin);
-        if let Some(detail) = &verdict.left_out {
-            sums.left_out.0 += 1;
-            sums.left_out.1.get_or_insert_with(|| detail.clone());
-        }
+        sums.left_out.add(verdict.left_out);
+        sums.truncated.add(verdict.truncated);
         if let Some(label) = verdict.label {
             sums.labels[usize::from(label)] += 1;
         }
@@ -147,7 +166,9 @@ impl<'a> UsableRows<'a> {
         let hash = self.hashes.into_iter().find(|(of, _)| *of == shape);
         let (_, hash) = hash.ok_or(Error::Bug("settings shape tokens in a way that was not expected"))?;
         self.used.shrink_to_fit();
-        let warnings = left_out.into_iter().chain(one_sided(labels)).chain(unwritten(&self.sums.left_out, self.used.len()));
+        let all = self.used.len();
+        let findings = unwritten(&self.sums.left_out, all).into_iter().chain(cut_off(&self.sums.truncated, all));
+        let warnings = left_out.into_iter().chain(one_sided(labels)).chain(findings);
         let warning = warnings.reduce(|a, b| format!("{a}; {b}"));
         Ok(UsableSummary { used: self.used, sums: self.sums, hash: hex(&hash.finalize()), columns: self.columns, warning })
     }
@@ -175,10 +196,16 @@ fn check_margins(with: usize, all: usize) -> Result<()> {
 }
 
 /// Returns a warning if the chat template omits something from some of the rows.
-pub(super) fn unwritten((count, first): &(usize, Option<String>), all: usize) -> Option<String> {
+pub(super) fn unwritten(RowFinding { count, first }: &RowFinding, all: usize) -> Option<String> {
     let first = first.as_ref()?;
     let advice = "use a template that writes it (chat_template_path), or remove it from the dataset";
     Some(format!("{first}, so it is not learned. {count} of {all} rows are affected; {advice} (strict_data refuses such rows)"))
+}
+
+/// Returns a warning if some of the rows are truncated at `max_length`.
+pub(super) fn cut_off(RowFinding { count, first }: &RowFinding, all: usize) -> Option<String> {
+    let first = first.as_ref()?;
+    Some(format!("{first}. {count} of {all} rows are affected; raise max_length to keep whole texts"))
 }
 
 /// Returns a warning if all labelled completions have the same label.

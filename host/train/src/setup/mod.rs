@@ -109,7 +109,7 @@ pub fn set_up_for(config: RunConfig, beginning: &StartMode, world: Rc<World>, pu
     let trial = plugins.run_trial((&data, &batching), &config, beginning, &world)?;
     best_metric::check(&config, &plugins)?;
     episodes::check_rows(&config, std::iter::once(data.prompts()).chain(&evaluated))?;
-    episodes::check(&config, &opened)?;
+    episodes::check(&config, (&plugins, data.prompts()), &opened)?;
     episodes::check_agent(&config, &opened, &backend, world.size())?;
     if connects {
         servers::check(&config, &opened, &world)?;

@@ -6,7 +6,8 @@ use super::scripts;
 use crate::activity::{Activity, ProgressTask};
 use crate::collector::PromptLoader;
 use crate::config::{self, ComparisonTarget, Grants, PluginEntry, RunConfig};
-use crate::data::Tokenizer;
+use crate::data::{TemplateVariables, Tokenizer};
+use crate::dataset::{Prompt, PromptSet};
 use crate::dist::World;
 use crate::flow::{Flow, MetricsPlan};
 use crate::model::ComputeBackend;
@@ -21,7 +22,7 @@ use crate::plugin::{
 };
 use crate::plugins::{
     ChosenSettings, PluginSlot, PluginTrial, REFERENCE, RewardScorer, RunFeatures, RunPlugins, RunReward, ScoringModel, dry_run,
-    is_separable,
+    is_separable, start,
 };
 use crate::ranks::after_the_first;
 use crate::run::{RunEvent, RunFiles, short_hash};
@@ -326,6 +327,11 @@ fn leave_out_rewards(config: &mut RunConfig, given: &str, algorithm: &str, begin
     Err(config::Error::Invalid { place: place.into(), detail }.into())
 }
 
+/// Returns the prompts that plugins are tried on. With several environments, the first rows of each are used.
+fn tried_prompts(config: &RunConfig, prompts: &PromptSet) -> Result<Vec<Arc<Prompt>>> {
+    if config.environment.len() > 1 { Ok(prompts.all()?.to_vec()) } else { prompts.first(PluginTrial::PROMPTS) }
+}
+
 impl LoadedPlugins {
     /// Returns the algorithm's description of itself.
     pub(super) fn info(&self) -> &PluginInfo {
@@ -381,9 +387,7 @@ impl LoadedPlugins {
                 "an episode can't be compared with a reference, which is no conversation; use others".to_owned(),
             );
         }
-        // With several environments, the first rows of each are used.
-        let all = config.environment.len() > 1;
-        let prompts = if all { data.prompts().all()?.to_vec() } else { data.prompts().first(PluginTrial::PROMPTS)? };
+        let prompts = tried_prompts(config, data.prompts())?;
         let needs = &self.info().needs;
         let extras = RunFeatures {
             reference: needs.has(REF_LOGP),
@@ -413,6 +417,23 @@ impl LoadedPlugins {
             return Err(Error::setting("max_tokens_per_microbatch", format!("{detail}; micro-batches can't be split by tokens")));
         }
         Ok(trial)
+    }
+
+    /// Returns the name of the first environment in whose episodes, of its first prompts, the model may call tools.
+    pub(super) fn environment_with_tools(&self, config: &RunConfig, prompts: &PromptSet) -> Result<Option<&str>> {
+        let prompts = tried_prompts(config, prompts)?;
+        let has_tools = |place: usize, environment: &EnvironmentPlugin| {
+            let own = prompts.iter().filter(|prompt| prompt.acts_in(&config.environment) == Some(place));
+            let own: Vec<&Arc<Prompt>> = own.take(PluginTrial::PROMPTS).collect();
+            let starts: Vec<plugin::Start> = own.iter().enumerate().map(|(i, prompt)| start(prompt, i as u64, 0)).collect();
+            // An environment that fails here failed its trial, too.
+            let opened = environment.rehearse(&starts, |_, _, _| None).unwrap_or_default();
+            let in_row =
+                |prompt: &&Arc<Prompt>| TemplateVariables::from_columns(&prompt.columns).is_ok_and(|row| row.has_tools());
+            own.iter().any(in_row) || opened.iter().any(|episode| !episode.opening.tools.is_empty())
+        };
+        let found = self.environments.iter().enumerate().find(|(place, (environment, _))| has_tools(*place, environment));
+        Ok(found.map(|(_, (environment, _))| environment.name()))
     }
 
     /// Returns the plugins with their files.

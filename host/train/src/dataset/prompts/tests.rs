@@ -116,6 +116,40 @@ fn rows_judged_by_bounds_are_those_judged_by_their_tokens() {
     }
 }
 
+#[test]
+fn rows_that_are_truncated_are_counted_and_the_first_is_named() {
+    let (_folder, path) = written(&rows());
+    let (dataset, world, tokenizer) = (Dataset::from(path.as_path()), World::single_process(), tokenizer());
+    let lengths = TokenCountBounds::from_tokenizer(&tokenizer).map(Arc::new);
+    let completions = |whole| DatasetKind::Completions(LearnedParts { includes_prompts: whole, turns: false });
+    for kind in [DatasetKind::Pairs, completions(false), completions(true), DatasetKind::Labelled] {
+        for (longest_prompt, framed, context) in [(None, false, 1024), (Some(9), true, 1024), (None, false, 24)] {
+            let longest_prompt = longest_prompt.filter(|_| kind.lacks_prompt_limit().is_none());
+            let by = |lengths| DatasetReader {
+                tokenizer: tokenizer.clone(),
+                lengths,
+                context,
+                longest: 24,
+                longest_prompt,
+                completion: 0,
+                strict: false,
+                framed,
+                messages: false,
+                form: None,
+            };
+            let warning = by(lengths.clone()).read(Some(&dataset), kind, &world).unwrap().1.unwrap();
+            assert_eq!(Some(&warning), by(None).read(Some(&dataset), kind, &world).unwrap().1.as_ref());
+            let drawn = by(lengths.clone()).read_drawn(&dataset, kind, true, &world).unwrap().1;
+            for said in [warning, drawn.join("; ")] {
+                // What the model's context cuts off is mentioned later.
+                let is_named = said.contains(" is longer than 24 tokens (max_length) and cut off there. ");
+                assert_eq!(is_named, context > 24, "{said}");
+                assert_eq!(said.ends_with(" rows are affected; raise max_length to keep whole texts"), context > 24, "{said}");
+            }
+        }
+    }
+}
+
 /// Returns texts with prompts, in conversations, as tokens, and as tokens with a mask.
 fn texts_of_all_kinds() -> Vec<Value> {
     let masked = |i: usize| {
