@@ -26,7 +26,7 @@ pub enum Activity {
     /// Finds the offsets of a dataset's rows.
     FindingRows,
     /// Checks which rows of a dataset are usable.
-    JudgingRows,
+    CheckingRows,
     /// Counts the tokens of a dataset's rows.
     CountingTokens,
     /// Compiles a plugin to machine code, or reads an earlier result from the cache.
@@ -45,8 +45,10 @@ pub enum Activity {
     Scoring,
     /// Computes the critic's values.
     ComputingValues,
-    /// Runs micro-batches forward and backward, and updates the weights.
+    /// Runs micro-batches forward and backward.
     Training,
+    /// Updates the weights with the gradients of all micro-batches.
+    UpdatingWeights,
     /// Evaluates on prompts that are not trained on.
     Evaluating,
     /// Waits for a request to continue.
@@ -78,17 +80,18 @@ impl Activity {
             Self::ReadingOptimizer => "reading the optimizer's state",
             Self::ReadingDataset => "reading the dataset",
             Self::FindingRows => "finding the dataset's rows",
-            Self::JudgingRows => "judging the dataset's rows",
+            Self::CheckingRows => "checking the dataset's rows",
             Self::CountingTokens => "counting tokens",
             Self::CompilingPlugin => "compiling",
             Self::TryingPlugin => "trying",
             Self::ReferenceModel => "reference model",
             Self::Teacher => "teacher",
             Self::Generating => "generating",
-            Self::SamplingExample => "an example for the end",
+            Self::SamplingExample => "sampling an example",
             Self::Scoring => "scoring",
             Self::ComputingValues => "critic",
             Self::Training => "training",
+            Self::UpdatingWeights => "updating weights",
             Self::Evaluating => "evaluating",
             Self::Paused => "paused",
             Self::Saving => "saving",

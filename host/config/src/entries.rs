@@ -206,6 +206,10 @@ fn one() -> f64 {
 }
 
 impl PluginEntry {
+    /// Keys that users set, besides the plugin's own settings in `config`.
+    pub const OWN_KEYS: [&'static str; 9] =
+        ["weight", "on_error", "compare", "eval_only", "limits", "hosts", "secrets", "http", "folders"];
+
     /// Creates a plugin's entry with default settings.
     pub fn new(path: String) -> Self {
         Self {

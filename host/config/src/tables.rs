@@ -46,6 +46,7 @@ mod tests {
         let tables = entry_tables();
         let key = |table: usize, name: &str| tables[table].1.iter().find(|key| key.name == name).unwrap().clone();
         assert_eq!((key(0, "weight").default, key(0, "path").default), (Some(Value::from(1.0)), None));
+        assert!(PluginEntry::OWN_KEYS.iter().all(|name| key(0, name).name == **name));
         assert_eq!(key(1, "memory_mb").default, Some(Value::from(PluginLimits::default().memory_mb)));
         assert_eq!(key(2, "retries").default, Some(Value::from(HttpLimits::default().retries)));
         assert!(tables.iter().all(|(_, keys)| keys.len() > 5 && keys.iter().all(|key| !key.help.is_empty())), "{tables:?}");

@@ -42,6 +42,12 @@ pub fn counted(n: u64, what: &str) -> String {
     format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
+/// Appends a clause to a message: after a semicolon, or on a line of its own if the message has several lines, such as a traceback.
+pub fn followed_by(message: &str, clause: &str) -> String {
+    let message = message.trim_end();
+    format!("{message}{}{clause}", if message.contains('\n') { "\n" } else { "; " })
+}
+
 /// Formats a duration like a clock: `0:07`, `12:30`, `1:02:03`, `2d 03:00`.
 pub fn clock(time: Duration) -> String {
     let seconds = time.as_secs();
@@ -106,6 +112,13 @@ mod tests {
     fn things_are_counted() {
         assert_eq!([0, 1, 2, 1000].map(|n| counted(n, "step")), ["0 steps", "1 step", "2 steps", "1,000 steps"]);
         assert_eq!(count(u64::MAX), "18,446,744,073,709,551,615");
+    }
+
+    #[test]
+    fn a_clause_after_a_traceback_has_a_line_of_its_own() {
+        assert_eq!(followed_by("can't read rw.py", "step 3 is saved"), "can't read rw.py; step 3 is saved");
+        let traceback = "Traceback (most recent call last):\n  line 3\nKeyError: 'answer'\n";
+        assert_eq!(followed_by(traceback, "step 3 is saved"), format!("{traceback}step 3 is saved"));
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl LoadedPlugin {
         seed: u64,
     ) -> Result<(Self, PluginInstance)> {
         let (mut this, plain) = Self::load_with_instance(engine, source, role, limits, seed)?;
-        this.config = schema::resolve(source.name(), &this.info.config_schema, config)?;
+        this.config = schema::resolve_for(source.name(), Some(role), &this.info.config_schema, config)?;
         let deadline = this.deadline();
         // Describing a script has run its top level, which may take long, so the same interpreter is configured without running it again.
         let mut running = match this.is_script() {

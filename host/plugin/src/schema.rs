@@ -6,8 +6,8 @@ mod effort;
 pub(super) use bounds::{check, target};
 
 use super::error::LONGEST_TEXT;
-use super::{Error, Result};
-use crate::config::{did_you_mean, printable, switched};
+use super::{Error, Result, Role};
+use crate::config::{PluginEntry, did_you_mean, printable, switched};
 use jsonschema::{PatternOptions, Validator};
 use serde_json::{Map, Value};
 
@@ -16,6 +16,17 @@ const LARGEST_PATTERN: usize = 1 << 20;
 
 /// Validates a configuration and fills in defaults. Returns the configuration that the plugin receives.
 pub fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> Result<Map<String, Value>> {
+    resolve_for(name, None, schema, given)
+}
+
+/// Validates a configuration as [`resolve`] does. For a plugin of this role, an error about a key of its table in the configuration
+/// names the flag.
+pub(super) fn resolve_for(
+    name: &str,
+    role: Option<Role>,
+    schema: &str,
+    given: &Map<String, Value>,
+) -> Result<Map<String, Value>> {
     let fail = |detail: String| Error::Config { name: name.to_owned(), detail: printable(&detail, LONGEST_TEXT) };
     let schema: Value = serde_json::from_str(schema).map_err(|e| fail(format!("its configuration schema is not JSON: {e}")))?;
     bounds::check(&schema).map_err(|e| fail(format!("its configuration schema {e}")))?;
@@ -27,10 +38,9 @@ pub fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> Result<M
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
     let open = schema.get("additionalProperties").is_some_and(|v| *v != Value::Bool(false));
     let given = &named(properties, given).map_err(&fail)?;
-    for key in given.keys() {
-        if !properties.contains_key(key) && !open {
-            return Err(fail(unknown_key(key, properties)));
-        }
+    if let Some((key, value)) = given.iter().find(|(key, _)| !properties.contains_key(*key) && !open) {
+        let flag = role.and_then(|role| flag_of_table(name, role, key, value)).unwrap_or_default();
+        return Err(fail(unknown_key(key, properties) + &flag));
     }
     let mut config = Map::new();
     for (key, property) in properties {
@@ -182,6 +192,22 @@ fn unknown_key(key: &str, properties: &Map<String, Value>) -> String {
     format!("unknown configuration key {key:?}; it has {known}{meant}")
 }
 
+/// Returns the flag for a key of a plugin's table that was given as a setting; `None` for other keys.
+fn flag_of_table(name: &str, role: Role, key: &str, value: &Value) -> Option<String> {
+    let table = match role {
+        Role::Reward => "plugin",
+        Role::Environment => "environment",
+        // Its table has only its settings and its limits.
+        Role::Algorithm => return None,
+    };
+    let value = match value {
+        Value::String(text) => text.clone(),
+        Value::Number(_) | Value::Bool(_) => value.to_string(),
+        _ => "VALUE".to_owned(),
+    };
+    PluginEntry::OWN_KEYS.contains(&key).then(|| format!("; {key} is --set {table}.{name}.{key}={value}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,6 +235,21 @@ mod tests {
         let double = json!({"format": "double", "default": f64::from(-0.1f32)});
         assert_eq!(default_of(&double), Some(json!(f64::from(-0.1f32))));
         assert_eq!(default_of(&json!({"format": "float", "default": 2})), Some(json!(2)));
+    }
+
+    #[test]
+    fn a_key_of_the_plugins_table_is_named_with_its_flag() {
+        let said = |role: Role, given: Value| {
+            let given = given.as_object().unwrap();
+            resolve_for("pv", Some(role), r#"{"properties": {}}"#, given).unwrap_err().to_string()
+        };
+        let unknown = |key: &str| format!("plugin pv: unknown configuration key {key:?}; it has no settings");
+        let of_reward = said(Role::Reward, json!({"on_error": "previous"}));
+        assert_eq!(of_reward, unknown("on_error") + "; on_error is --set plugin.pv.on_error=previous");
+        let of_environment = said(Role::Environment, json!({"weight": 0.5}));
+        assert_eq!(of_environment, unknown("weight") + "; weight is --set environment.pv.weight=0.5");
+        assert_eq!(said(Role::Algorithm, json!({"on_error": "previous"})), unknown("on_error"));
+        assert_eq!(said(Role::Reward, json!({"taget": 3})), unknown("taget"));
     }
 
     #[test]

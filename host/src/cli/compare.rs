@@ -117,17 +117,19 @@ fn show(comparison: &RunComparison, metrics: &[String]) {
         print_columns(&rows);
         say!("");
     }
-    let rows: Vec<Vec<String>> = std::iter::once(heading(&dividing, metrics))
+    let rows: Vec<Vec<String>> = std::iter::once(heading(comparison, &dividing, metrics))
         .chain(comparison.groups.iter().enumerate().map(|(i, group)| row(comparison, (i, group), &dividing, metrics)))
         .collect();
     print_columns(&rows);
     for difference in comparison.differences.iter().filter(|difference| !difference.divides) {
-        tracing::info!(
-            "{} differs too, which makes no other run: {}",
-            printable(&difference.key, SHOWN),
-            difference.values.join("; ")
-        );
+        tracing::info!("{}", harmless(difference));
     }
+}
+
+/// Describes a setting that differs between runs without dividing them.
+fn harmless(difference: &SettingDifference) -> String {
+    let (key, values) = (printable(&difference.key, SHOWN), difference.values.join("; "));
+    format!("{key} differs too ({values}), which changes no result")
 }
 
 /// Formats a setting's value for the table. Of many versions, only the first and the current one are shown in full.
@@ -141,13 +143,13 @@ fn shown(value: &str) -> String {
     }
 }
 
-fn heading(dividing: &[&SettingDifference], metrics: &[String]) -> Vec<String> {
+fn heading(comparison: &RunComparison, dividing: &[&SettingDifference], metrics: &[String]) -> Vec<String> {
     let keys: Vec<String> = match dividing.len() {
         1..=IN_NAME => dividing.iter().map(|difference| printable(&difference.key, SHOWN)).collect(),
         _ => vec!["runs".to_owned()],
     };
     let values = metrics.iter().flat_map(|name| {
-        let best = MetricGoal::from_metric(name).map(|_| "best".to_owned());
+        let best = comparison.goal(name).map(|_| "best".to_owned());
         std::iter::once(printable(name, SHOWN)).chain(best)
     });
     keys.into_iter().chain(["seeds", "steps", "state"].map(str::to_owned)).chain(values).collect()
@@ -164,7 +166,7 @@ fn row(
         _ => vec![printable(&group.name, SHOWN)],
     };
     let values = metrics.iter().flat_map(|name| {
-        let best = MetricGoal::from_metric(name).map(|_| spread(comparison.best(group, name)));
+        let best = comparison.goal(name).map(|_| spread(comparison.best(group, name)));
         std::iter::once(spread(comparison.last(group, name))).chain(best)
     });
     let what = [comparison.seeds(group), comparison.steps(group), comparison.states(group)].map(|text| printable(&text, SHOWN));
@@ -208,6 +210,30 @@ mod tests {
         assert_eq!(shown(&chain(3)), chain(3));
         assert_eq!(shown(&chain(10)), "101010101010 \u{2192} 8 more \u{2192} 191919191919");
         assert_eq!(shown("a\u{1b}"), "a\\u{1b}");
+    }
+
+    #[test]
+    fn a_setting_that_changes_no_result_is_named_as_such() {
+        let values = ["not set", "not set", "9477"].map(str::to_owned).to_vec();
+        let difference = SettingDifference { key: "metrics_port".to_owned(), values, divides: false };
+        assert_eq!(harmless(&difference), "metrics_port differs too (not set; not set; 9477), which changes no result");
+    }
+
+    #[test]
+    fn the_loss_of_runs_with_rewards_has_a_column_without_a_best() {
+        let place = tempfile::tempdir().unwrap();
+        let runs = ["a", "b"].map(|name| {
+            let folder = place.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::write(RunFiles(&folder).config(), format!("model = \"{name}\"\n")).unwrap();
+            fs::write(RunFiles(&folder).metrics(), "{\"step\":1,\"reward\":1.0,\"loss\":0.5}\n").unwrap();
+            fs::write(RunFiles(&folder).events(), "{\"event\":\"started\",\"step\":0}\n").unwrap();
+            folder
+        });
+        let comparison = RunComparison::load(&runs).unwrap();
+        let names = ["reward", "loss"].map(str::to_owned);
+        assert_eq!(heading(&comparison, &[], &names)[4..], ["reward", "best", "loss"]);
+        assert_eq!(row(&comparison, (0, &comparison.groups[0]), &[], &names)[4..], ["1", "1", "0.5"]);
     }
 
     #[test]

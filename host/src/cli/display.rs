@@ -144,9 +144,9 @@ pub(super) struct RunTimer {
     step: u64,
     /// When the latest step ended.
     stepped: Instant,
-    /// Time of evaluations and checkpoints before the run.
+    /// Time of evaluations, checkpoints and pauses before the run.
     before: PauseTimes,
-    /// Time of evaluations and checkpoints when the latest step ended.
+    /// Time of evaluations, checkpoints and pauses when the latest step ended.
     pauses: PauseTimes,
 }
 
@@ -155,11 +155,14 @@ pub(super) struct RunTimer {
 struct PauseTimes {
     evaluating: ActivityTime,
     saving: ActivityTime,
+    /// Time that the run was paused, on request.
+    paused: ActivityTime,
 }
 
 impl PauseTimes {
     fn now() -> Self {
-        Self { evaluating: activity::spent(Activity::Evaluating), saving: activity::spent(Activity::Saving) }
+        let [evaluating, saving, paused] = [Activity::Evaluating, Activity::Saving, Activity::Paused].map(activity::spent);
+        Self { evaluating, saving, paused }
     }
 
     fn since(self, before: Self) -> Self {
@@ -167,7 +170,15 @@ impl PauseTimes {
             times: now.times - before.times,
             time: now.time - before.time,
         };
-        Self { evaluating: less(self.evaluating, before.evaluating), saving: less(self.saving, before.saving) }
+        Self {
+            evaluating: less(self.evaluating, before.evaluating),
+            saving: less(self.saving, before.saving),
+            paused: less(self.paused, before.paused),
+        }
+    }
+
+    fn total(self) -> Duration {
+        self.evaluating.time + self.saving.time + self.paused.time
     }
 }
 
@@ -183,19 +194,27 @@ impl RunTimer {
     }
 
     /// Returns the remaining time, if steps continue at the same speed.
-    fn left(&self, now: Instant) -> Option<Duration> {
+    fn left(&self, tasks: &[ProgressStatus], now: Instant) -> Option<Duration> {
         let pauses = self.pauses.since(self.before);
-        let of_steps = (self.stepped - self.began).saturating_sub(pauses.evaluating.time + pauses.saving.time);
+        let of_steps = (self.stepped - self.began).saturating_sub(pauses.total());
         let taken = self.step.checked_sub(self.calendar.first).filter(|taken| *taken > 0)?;
         let (a_step, pauses) = (of_steps.as_secs_f64() / taken as f64, [pauses.evaluating, pauses.saving].map(mean));
         let left = self.calendar.seconds_left(self.step, a_step, pauses);
-        Some(Duration::from_secs_f64(left).saturating_sub(now - self.stepped))
+        Some(Duration::from_secs_f64(left).saturating_sub(self.since_step(tasks, now)))
+    }
+
+    /// Returns the time since the latest step, except that of pauses.
+    fn since_step(&self, tasks: &[ProgressStatus], now: Instant) -> Duration {
+        let ended = activity::spent(Activity::Paused).time.saturating_sub(self.pauses.paused.time);
+        let pause = tasks.iter().find(|status| status.activity == Activity::Paused);
+        let paused = ended + pause.map_or(Duration::ZERO, |status| now.saturating_duration_since(status.began));
+        now.saturating_duration_since(self.stepped).saturating_sub(paused)
     }
 
     /// Returns the line without its bar: `3/100  0:12 elapsed, 7:05 left`.
-    fn words(&self, now: Instant) -> String {
+    fn words(&self, tasks: &[ProgressStatus], now: Instant) -> String {
         let left = self
-            .left(now)
+            .left(tasks, now)
             .filter(|_| self.step < self.calendar.last)
             .map(|left| format!(", {} left", clock(left)))
             .unwrap_or_default();
@@ -214,9 +233,10 @@ fn bar(share: f64, width: usize) -> String {
     format!("{}{}", "\u{2588}".repeat(full), "\u{2591}".repeat(width - full))
 }
 
-/// Prepends the longest bar that leaves room for the words.
+/// Prepends the longest bar that leaves room for the words; a log line, whose width is unlimited, has none.
 fn with_bar(words: &str, share: f64, width: usize) -> String {
-    match BARS.into_iter().find(|bar| words.chars().count() + bar + 1 < width).unwrap_or(0) {
+    let fits = |bar: &usize| width < usize::MAX && words.chars().count() + bar + 1 < width;
+    match BARS.into_iter().find(fits).unwrap_or(0) {
         0 => words.to_owned(),
         room => format!("{} {words}", bar(share, room)),
     }
@@ -239,17 +259,20 @@ fn shown(tasks: &[ProgressStatus], run: Option<&RunTimer>, now: Instant, width: 
         return (!long.is_empty()).then(|| cut(&of_tasks(&long, now, width), width));
     };
     let words = chosen(tasks.iter()).into_iter().map(|status| described(status, now));
-    let words = [vec![run.words(now)], words.collect()].concat().join("  ");
+    let words = [vec![run.words(tasks, now)], words.collect()].concat().join("  ");
     Some(cut(&with_bar(&words, run.share(), width), width))
 }
 
-/// Returns the line for tasks outside a run, shortened to leave room for a bar if one of the tasks has one.
+/// Returns the line for tasks outside a run, shortened to leave room for a bar if one of the tasks has one. The tasks share a clock: that of
+/// the one with the bar, or else of the outermost.
 fn of_tasks(tasks: &[&ProgressStatus], now: Instant, width: usize) -> String {
-    let words = |status: &&ProgressStatus| format!("{}{}", described(status, now), ticking(status, now));
-    let whole = tasks.iter().map(words).collect::<Vec<_>>().join(", ");
-    // The innermost task progresses fastest. A log line has no bar.
-    let moving = tasks.iter().rev().find_map(|status| Some((status, share(status)?))).filter(|_| width < usize::MAX);
-    let Some((moving, share)) = moving else { return whole };
+    // The innermost task progresses fastest.
+    let moving = tasks.iter().rev().find_map(|status| Some((*status, share(status)?)));
+    let timed = moving.map(|(status, _)| status).or_else(|| tasks.first().copied());
+    let words = tasks.iter().map(|status| described(status, now)).collect::<Vec<_>>().join(", ");
+    let whole = words + &timed.map(|status| ticking(status, now)).unwrap_or_default();
+    // A log line has no bar.
+    let Some((moving, share)) = moving.filter(|_| width < usize::MAX) else { return whole };
     let fits = |words: &String| words.chars().count() + BARS[1] + 1 < width;
     let brief = || format!("{}{}", counted(moving), remaining(moving, now));
     with_bar(&Some(whole).filter(fits).unwrap_or_else(brief), share, width)
@@ -357,6 +380,21 @@ mod tests {
         let now = file.began + Duration::from_secs(2);
         assert_eq!(described(&file, now), "downloading a.safetensors 1.00 MiB/4.00 MiB (512.00 KiB/s)");
         assert_eq!(ticking(&file, file.began + Duration::from_secs(3)), "  0:03 elapsed, 0:09 left");
+        let phases = [Activity::UpdatingWeights, Activity::SamplingExample, Activity::CheckingRows];
+        let named = phases.map(|phase| counted(&status(phase, 0, None)));
+        assert_eq!(named, ["updating weights", "sampling an example", "checking the dataset's rows"]);
+    }
+
+    #[test]
+    fn the_time_left_stands_still_while_the_run_is_paused() {
+        let mut run = RunTimer::new(Calendar { first: 0, last: 10, ..Calendar::default() });
+        (run.step, run.stepped) = (5, run.began + Duration::from_secs(50));
+        let after = |seconds: u64| run.stepped + Duration::from_secs(seconds);
+        let left = |tasks: &[ProgressStatus], now: Instant| run.left(tasks, now).unwrap().as_secs_f64().round();
+        assert_eq!([0, 30].map(|seconds| left(&[], after(seconds))), [50.0, 20.0]);
+        let pause = [ProgressStatus { began: after(10), ..status(Activity::Paused, 0, None) }];
+        assert_eq!([10, 30, 3000].map(|seconds| left(&pause, after(seconds))), [40.0; 3]);
+        assert!(shown(&pause, Some(&run), after(30), 120).unwrap().ends_with("5/10  1:20 elapsed, 0:40 left  paused"));
     }
 
     #[test]
@@ -368,6 +406,7 @@ mod tests {
         let line = |width| shown(&tasks, Some(&run), now, width).unwrap();
         assert!(line(120).starts_with("\u{2588}") && line(120).contains("50/200  1:11 elapsed"), "{}", line(120));
         assert!(line(120).ends_with("evaluating 120/408  generating 3/64"), "{}", line(120));
+        assert!(line(usize::MAX).starts_with("50/200  1:11 elapsed"), "a log file has no bar: {}", line(usize::MAX));
         for width in [0, 1, 20, 40, 60, 90, 120] {
             assert!(line(width).chars().count() < width.max(1), "{width}: {}", line(width));
         }
@@ -380,6 +419,14 @@ mod tests {
         let line = shown(&[task.clone(), inner], None, task.began + Duration::from_secs(1), 120).unwrap();
         let bar = "\u{2588}".repeat(22) + &"\u{2591}".repeat(8);
         assert!(line.starts_with(&format!("{bar} loading the model 3.00 MiB/4.00 MiB")), "{line}");
+        // A task and its subtask share a clock.
+        let words = ProgressStatus { unit: ProgressUnit::Bytes, ..status(Activity::CountingWords, 1 << 20, Some(40 << 20)) };
+        let training = ProgressStatus { began: words.began, ..status(Activity::TrainingTokenizer, 0, None) };
+        let logged = shown(&[training.clone(), words.clone()], None, words.began + Duration::from_secs(1), usize::MAX).unwrap();
+        assert_eq!(logged, "training the tokenizer, counting words 1.00 MiB/40.00 MiB (1.00 MiB/s)  0:01");
+        let reading = ProgressStatus { began: words.began, ..status(Activity::ReadingDataset, 0, None) };
+        let logged = shown(&[training, reading], None, words.began + Duration::from_secs(65), usize::MAX).unwrap();
+        assert_eq!(logged, "training the tokenizer, reading the dataset  1:05");
         // At the usual width, the words are shortened rather than the bar dropped.
         let of_bytes =
             |done| ProgressStatus { unit: ProgressUnit::Bytes, ..status(Activity::VerifyingCheckpoint, done, Some(600 << 20)) };

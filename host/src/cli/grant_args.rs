@@ -78,6 +78,11 @@ impl GrantArgs {
         Ok(())
     }
 
+    /// Returns the names under which the plugin sees its folders.
+    pub(super) fn folder_names(&self) -> Vec<String> {
+        self.folder.iter().filter_map(|given| given.split_once('=')).map(|(name, _)| name.to_owned()).collect()
+    }
+
     /// Applies a plugin's grants; without them, it can only be inspected.
     pub(super) fn apply(&self, engine: &mut PluginEngine, name: &str) -> anyhow::Result<()> {
         let grants = self.merged_with(None, true)?;

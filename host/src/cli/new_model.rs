@@ -75,10 +75,11 @@ fn make(args: &Args) -> anyhow::Result<usize> {
         None => {
             let corpus: Vec<Dataset> = args.corpus.iter().map(|path| local_dataset(path)).collect::<Result<_, _>>()?;
             let corpus: Vec<PathBuf> = corpus.into_iter().flat_map(|dataset| dataset.files).collect();
-            let tokenizer = train_tokenizer(&corpus, args.vocab_size)?;
-            config["vocab_size"] = tokenizer.vocab_size().into();
-            config["eos_token_id"] = tokenizer.eos_id().into();
+            // Training takes long, and a signal meanwhile is answered as one while the folder is written.
             make_folder(folder, |folder| {
+                let tokenizer = train_tokenizer(&corpus, args.vocab_size)?;
+                config["vocab_size"] = tokenizer.vocab_size().into();
+                config["eos_token_id"] = tokenizer.eos_id().into();
                 tokenizer.write(folder)?;
                 Ok(write_random(&config, folder, args.seed)?)
             })

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 /// Headings of the columns of [`VersionedReward::row`].
-pub(super) const HEADING: [&str; 7] = ["compared with", "n", "its mean", "new mean", "mean diff", "max diff", "ranks"];
+pub(super) const HEADING: [&str; 7] = ["compared with", "n", "its mean", "new mean", "mean |diff|", "max |diff|", "ranks"];
 
 /// Score differences that are not shown: they result from rounding, when a model's completions are batched differently.
 const ROUNDING: f32 = 1e-5;
@@ -177,6 +177,10 @@ mod tests {
         let first = &compared(Some("a@0"), &recorded).unwrap()[0];
         assert_eq!(recorded.iter().map(|r| first.score(r)).collect::<Vec<_>>(), [Some(1.0), None, Some(2.0)]);
         assert_eq!(first.row(&recorded, &[Some(3.0); 3]).0[..4], ["a@0123", "2", "1.5000", "3.0000"].map(str::to_owned));
+        // Differences of opposite signs don't cancel out.
+        let cells = compared(Some("b"), &recorded).unwrap()[0].row(&recorded, &[Some(3.0), Some(-1.0), Some(1.0)]).0;
+        let absolute = HEADING.into_iter().zip(&cells).filter(|(title, _)| title.contains("|diff|")).map(|(_, cell)| cell);
+        assert_eq!(absolute.collect::<Vec<_>>(), ["1.3333", "2.0000"]);
         // A change of settings makes a new version.
         let settings = [completion(1.0, "0123+aa"), completion(5.0, "0123+bb")];
         let all = compared(None, &settings).unwrap();

@@ -6,7 +6,7 @@ use super::stop_signals::StopSignals;
 use super::train::resume_from;
 use crate::config::KeyAssignment;
 use crate::dist::World;
-use crate::run::RunFiles;
+use crate::run::{RunFiles, is_running};
 use crate::train::{CheckpointOrigin, ResumeTerms};
 use anyhow::anyhow;
 use std::path::{Path, PathBuf};
@@ -47,6 +47,9 @@ fn without_checkpoint(run: &Path, error: anyhow::Error) -> CommandFailure {
     let files = RunFiles(run);
     // A checkpoint's folder has no events.
     if files.events().is_file() && files.steps().is_ok_and(|steps| steps.is_empty()) {
+        if is_running(run) == Some(true) {
+            return CommandFailure::mistake(anyhow!("{}: another rlhost process is running this run", run.display()));
+        }
         let advice = "it ended before its first; to start it over, give its first command again, with --resume-from-checkpoint";
         return CommandFailure::mistake(anyhow!("{error}; {advice}"));
     }

@@ -11,7 +11,7 @@ use super::resume_advice::ResumeAdvice;
 use super::stop_signals::StopSignals;
 use super::training_commands::TrainingCommand;
 use super::{dry_run, export_run};
-use crate::config::words::counted;
+use crate::config::words::{count, counted, followed_by};
 use crate::config::{KeyAssignment, ReportTarget, RunConfig, printable_path, shell_word};
 use crate::dist::World;
 use crate::run::RunFiles;
@@ -23,6 +23,7 @@ use indicatif::HumanDuration;
 use rlhost_ui::FrozenPage;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 impl TrainingCommand {
     /// Builds the command, without the algorithm's settings.
@@ -160,7 +161,7 @@ pub(super) fn start(
     let (config, trainer) = set_up().map_err(|failure| match (failure, beginning.without_edits()) {
         // The edit may not be the cause, but without it the run can continue.
         (CommandFailure::Mistake(error), Some(advice)) => {
-            let said = format!("{error}; {advice}");
+            let said = followed_by(&error.to_string(), &advice);
             CommandFailure::Mistake(error.context(said))
         }
         (other, _) => other,
@@ -205,7 +206,7 @@ fn not_begun(error: train::Error, beginning: &StartMode, config: &RunConfig) -> 
     match (ResumeAdvice { folder: &folder, config }).before_first_step(&error) {
         None => CommandFailure::from_error(error),
         Some(advice) => {
-            let said = format!("{error}; {advice}");
+            let said = followed_by(&error.to_string(), &advice);
             CommandFailure::from_error(anyhow::Error::new(error).context(said))
         }
     }
@@ -214,7 +215,7 @@ fn not_begun(error: train::Error, beginning: &StartMode, config: &RunConfig) -> 
 /// Classifies an error that ended a run after its set-up, and says how to continue. The run could write its files before, so a failed write
 /// is not a mistake of the user.
 fn run_failure(error: train::Error, ended: &ResumeAdvice<'_>) -> CommandFailure {
-    let said = format!("{error}; {}", ended.after_error(&error));
+    let said = followed_by(&error.to_string(), &ended.after_error(&error));
     match error {
         train::Error::Write { .. } => CommandFailure::failed(anyhow!(said)),
         other => CommandFailure::from_error(anyhow::Error::new(other).context(said)),
@@ -263,7 +264,6 @@ const SHOWN: usize = 400;
 /// Prints where the results are, and what to try next.
 fn summary(finished: &RunOutcome, ended: &ResumeAdvice<'_>, max_steps: u64, report: Option<&Path>) {
     let (folder, checkpoint) = (shell_word(&finished.folder), shell_word(&finished.checkpoint));
-    let took = HumanDuration(finished.took);
     if finished.idle {
         let steps = counted(finished.steps, "step");
         let over = match finished.steps < max_steps {
@@ -287,7 +287,7 @@ fn summary(finished: &RunOutcome, ended: &ResumeAdvice<'_>, max_steps: u64, repo
         }
         say!("");
     }
-    say!("done: {} in {took}", counted(finished.steps, "step"));
+    say!("done: {}", taken(finished.steps, finished.own_steps, finished.took));
     say!("checkpoint: {}", printable_path(&finished.checkpoint));
     let metrics = printable_path(&RunFiles(&finished.folder).metrics());
     say!("metrics:    {metrics}  (or: tensorboard --logdir {folder})");
@@ -305,6 +305,17 @@ fn summary(finished: &RunOutcome, ended: &ResumeAdvice<'_>, max_steps: u64, repo
     say!("next:       rlhost generate --model {checkpoint}{chat} --prompt \"...\"");
 }
 
+/// Describes the steps of a run and the time that this process took for its own: `9 steps, the last 4 in 25 seconds`.
+fn taken(steps: u64, own_steps: u64, took: Duration) -> String {
+    let (steps_in_all, took) = (counted(steps, "step"), HumanDuration(took));
+    match own_steps {
+        0 => steps_in_all,
+        own if own == steps => format!("{steps_in_all} in {took}"),
+        1 => format!("{steps_in_all}, the last in {took}"),
+        own => format!("{steps_in_all}, the last {} in {took}", count(own)),
+    }
+}
+
 /// Returns the end of a text, with each line indented.
 fn indented(text: &str) -> String {
     let text = text.trim();
@@ -318,6 +329,34 @@ fn indented(text: &str) -> String {
 mod tests {
     use super::*;
     use std::io;
+
+    #[test]
+    fn the_time_is_that_of_the_steps_since_the_run_was_resumed() {
+        let cases = [(9, 9), (9, 4), (9, 1), (1, 1), (9, 0), (3000, 1200)];
+        let said = cases.map(|(steps, own)| taken(steps, own, Duration::from_secs(25)));
+        let expected = [
+            "9 steps in 25 seconds",
+            "9 steps, the last 4 in 25 seconds",
+            "9 steps, the last in 25 seconds",
+            "1 step in 25 seconds",
+            "9 steps",
+            "3,000 steps, the last 1,200 in 25 seconds",
+        ];
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn a_traceback_that_ends_a_run_stands_apart_from_the_advice() {
+        let ended = ResumeAdvice { folder: Path::new("nowhere"), config: &RunConfig::default() };
+        let detail = "Traceback (most recent call last):\nValueError: no score".to_owned();
+        let error = crate::plugin::Error::Call { name: "f2".into(), function: "score", step: Some(3), detail };
+        let CommandFailure::Failed(said) = run_failure(error.into(), &ended) else { panic!("it fails while it works") };
+        assert_eq!(
+            said.to_string(),
+            "plugin f2, score in step 4: Traceback (most recent call last):\nValueError: no score\nnothing was saved; fix what makes f2 \
+             fail, then start the run over: give its command again, with --resume-from-checkpoint"
+        );
+    }
 
     #[test]
     fn a_run_that_can_no_longer_write_has_failed_but_a_mistake_stays_one() {

@@ -90,12 +90,14 @@ pub enum Error {
         detail: String,
     },
     /// No reward scored any completion.
-    #[error("no reward could score any completion in step {}{}", step + 1, in_a_row(*generations))]
+    #[error("no reward could score any completion in step {}{}{}", step + 1, in_a_row(*generations), because(reason.as_deref()))]
     Unscored {
         /// Number of steps completed before.
         step: u64,
         /// Number of consecutive generations without a score.
         generations: u64,
+        /// The first error that a reward returned for a completion, if any did.
+        reason: Option<String>,
     },
     /// The inference servers that should generate completions can't be used.
     #[error("{0}")]
@@ -195,6 +197,10 @@ fn in_a_row(generations: u64) -> String {
     if generations == 1 { String::new() } else { format!(", {generations} generations in a row") }
 }
 
+fn because(reason: Option<&str>) -> String {
+    reason.map_or_else(String::new, |reason| format!(": {reason}"))
+}
+
 impl Error {
     pub(super) fn setting(key: &'static str, detail: impl Display) -> Self {
         Self::Setting { key, detail: detail.to_string() }
@@ -264,5 +270,15 @@ mod tests {
         let said = |prompts: usize| Error::TooFewPrompts { prompts, generation: 8 }.to_string();
         assert!(said(1).starts_with("the dataset has 1 prompt, but one generation takes 8; "), "{}", said(1));
         assert!(said(2).starts_with("the dataset has 2 prompts, but "), "{}", said(2));
+    }
+
+    #[test]
+    fn a_generation_without_a_score_is_explained_by_what_a_reward_said() {
+        let said = |generations, reason: Option<&str>| {
+            Error::Unscored { step: 3, generations, reason: reason.map(str::to_owned) }.to_string()
+        };
+        let failed = said(1, Some("plugin rw, score in step 4: no answer"));
+        assert_eq!(failed, "no reward could score any completion in step 4: plugin rw, score in step 4: no answer");
+        assert_eq!(said(16, None), "no reward could score any completion in step 4, 16 generations in a row");
     }
 }

@@ -3,6 +3,7 @@
 use super::trainer::{Listener, Trainer};
 use super::{Error, Result, ranks};
 use crate::activity::{Activity, ProgressTask};
+use crate::config::shell_word;
 use crate::run::{RunAction, RunEvent, RunRequest, TakenRequest, take_requests};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -57,13 +58,21 @@ impl Trainer {
     /// Waits until a request resumes or stops the run, or `stop` is set. Meanwhile swaps plugins, and saves and evaluates on request.
     /// Returns whether the run stops.
     pub(super) fn wait_while_paused(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<bool> {
-        let _task = ProgressTask::new(Activity::Paused);
-        tracing::info!("paused after step {}; `rlhost control RUN continue` goes on", self.state.global_step);
+        let (step, run) = (self.state.global_step, shell_word(self.journal.path()));
+        tracing::info!("paused after step {step}; `rlhost control {run} continue` goes on");
+        // It ends while the run evaluates or saves, which is not waiting.
+        let mut waiting = None;
         loop {
+            if waiting.is_none() {
+                waiting = Some(ProgressTask::new(Activity::Paused));
+            }
             self.record(listener, super::plugins::RunPlugins::swap)?;
             let requested = self.take_requests(true)?;
             if ranks::any(&self.world, stop.load(Ordering::Relaxed))? || requested.stops {
                 return Ok(true);
+            }
+            if requested.evaluates || requested.saves {
+                waiting = None;
             }
             if requested.evaluates {
                 self.evaluate_as_requested(stop, listener)?;

@@ -91,8 +91,10 @@ struct RollbackPoint {
 pub struct RunOutcome {
     /// The run's folder.
     pub folder: PathBuf,
-    /// Number of optimizer steps taken.
+    /// Number of optimizer steps taken, also before the run was resumed.
     pub steps: u64,
+    /// Number of optimizer steps that this process took.
+    pub own_steps: u64,
     /// The last checkpoint.
     pub checkpoint: PathBuf,
     /// Whether there was nothing left to do.
@@ -187,6 +189,7 @@ impl Trainer {
     fn steps(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<RunOutcome> {
         self.journal.begin();
         self.meet_in_folder()?;
+        let first = self.state.global_step;
         let idle = self.is_over() && !self.state.owes_evaluation;
         let before = if idle { None } else { self.sample(self.state.global_step)? };
         self.show_progress();
@@ -229,6 +232,7 @@ impl Trainer {
             scores: self.plugins.needs().has(SEQUENCE_VALUE),
             folder: self.journal.path().to_owned(),
             steps: step,
+            own_steps: step.saturating_sub(first),
             checkpoint,
             stopped,
             took: self.journal.elapsed(),
@@ -370,6 +374,7 @@ impl Trainer {
                 tracing::error!("{e}");
             }
         }
+        self.journal.tidy(step);
         error
     }
 

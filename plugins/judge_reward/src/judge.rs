@@ -24,7 +24,7 @@ const MOST_CANDIDATES: u32 = 20;
 const QUOTED: usize = 200;
 
 /// Minimum number of questions in a batch for an error if none of the answers is readable. In a smaller batch, the judge may have no
-/// verdict by chance.
+/// verdict by chance, so there is only a warning.
 const TELLING: usize = 8;
 
 /// The settings after validation.
@@ -160,6 +160,12 @@ impl Judge {
         }
     }
 
+    /// Describes answers none of which has a verdict, by the first.
+    pub fn describe_unreadable(&self, answers: &[Result<Response, String>]) -> String {
+        let first = answers.iter().flatten().find(|answer| answer.is_success()).map(response_excerpt).unwrap_or_default();
+        format!("none of {} answers has {}; the first is: {first}", answers.len(), self.expected_answer())
+    }
+
     /// Scales a score.
     fn scaled(&self, score: f64) -> f32 {
         let (min, max) = match self.settings.scoring {
@@ -254,10 +260,12 @@ pub fn score_batch(judge: &Judge, samples: &[Sample<'_>]) -> Result<(Vec<Option<
         let reason = answers.first().map(reason).unwrap_or_default();
         return Err(Error::Internal(format!("none of {} requests was answered; the first: {reason}", answers.len())));
     }
-    if verdicts.len() >= TELLING && verdicts.iter().all(Result::is_err) {
-        let first = answers.iter().flatten().find(|answer| answer.is_success()).map(response_excerpt).unwrap_or_default();
-        let (count, wanted) = (answers.len(), judge.expected_answer());
-        return Err(Error::Internal(format!("none of {count} answers has {wanted}; the first is: {first}")));
+    if !verdicts.is_empty() && verdicts.iter().all(Result::is_err) {
+        let unreadable = judge.describe_unreadable(&answers);
+        if verdicts.len() >= TELLING {
+            return Err(Error::Internal(unreadable));
+        }
+        rlhost_plugin_sdk::warn(&unreadable);
     }
     let (mut unanswered, mut unreadable) = (0, 0);
     let mut scores = Vec::with_capacity(samples.len());

@@ -130,6 +130,9 @@ fn a_judge_that_never_gives_a_number_shows_an_answer() {
     // In a small batch, the judge may have no verdict by chance.
     let scores = scored(JudgeRewardSettings::default(), &texts[..7], |_| says("quite good")).unwrap();
     assert_eq!(metric(&scores, "unreadable"), 7.0);
+    let judge = Judge::new(JudgeRewardSettings::default()).unwrap();
+    let warning = judge.describe_unreadable(&[Err("the connection broke".to_owned()), says("quite\ngood")]);
+    assert_eq!(warning, "none of 2 answers has a number from 1 to 10; the first is: quite good");
     let of = |settings, answer: &'static str| scored(settings, &texts, move |_| says(answer)).unwrap_err().to_string();
     let json = JudgeRewardSettings { scoring: JudgeScoring::Json, ..JudgeRewardSettings::default() };
     let said = of(json, "{\"points\": 3}").replace('\\', "");

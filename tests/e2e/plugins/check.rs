@@ -134,6 +134,12 @@ fn what_is_missing_is_named_with_its_flag_and_settings_are_listed_with_their_val
     );
     let server = check("judge_reward.wasm", &[]);
     assert!(server.stdout.contains("--host HOST:PORT") && !server.stdout.contains("--dataset"), "{}", server.stdout);
+    let place = TestFolder::new();
+    place.write("reads.py", "def reads(completions):\n    return [float(len(open('/words/k').read())) for _ in completions]\n");
+    let folder = place.run(&["plugin", "check", "reads.py"]);
+    assert!(folder.stdout.contains("plugin reads, score: Traceback"), "a check has no step: {}", folder.stdout);
+    let advice = "'/words/k'\nno folder words is granted to it: --folder words=FOLDER\n";
+    assert!(folder.stdout.contains(advice) && folder.error().ends_with("error: 1 check failed"), "{folder:?}");
     let setting = check("keyword_reward.wasm", &[]);
     assert!(setting.error().contains("--set KEY=VALUE") && setting.error().contains("plugin inspect"), "{}", setting.stderr);
     let listed = TestFolder::new().run(&["plugin", "inspect", "dpo.wasm"]).succeeded().stdout.clone();

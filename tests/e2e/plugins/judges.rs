@@ -285,6 +285,18 @@ fn a_judge_that_is_not_there_ends_the_run_with_a_line() {
 }
 
 #[test]
+fn a_judge_that_never_gives_a_number_ends_the_run_after_an_answer_was_shown() {
+    let (place, judge) = (prompts(), JudgeServer::new(|_, _, stream| verdict(stream, "I can't decide.")));
+    // A batch so small that the judge may have no verdict by chance.
+    let few = ["--per-device-train-batch-size", "4", "--num-generations", "2", "--max-steps", "20"];
+    let outcome = run(&place, &judge.arguments("run"), &few);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    let error = outcome.error();
+    assert!(error.contains("no reward could score any completion in step 16, 16 generations in a row"), "{error}");
+    assert!(outcome.stderr.contains("has a number from 1 to 10; the first is: I can't decide."), "{}", outcome.stderr);
+}
+
+#[test]
 fn nothing_is_granted_that_the_user_did_not_name() {
     let (place, judge) = (prompts(), JudgeServer::moody());
     let whole = judge.arguments("run");

@@ -86,7 +86,8 @@ fn a_run_that_nothing_can_score_ends_after_a_checkpoint() {
     let misdeed = ["--set", "plugin.hostile.config.misdeed=\"trap\""];
     let outcome = place.run(&[&small()[..], &alone, &misdeed, &LATER, &UNSCORABLE].concat());
     assert_eq!(outcome.code, Some(1));
-    assert!(outcome.error().contains("no reward could score any completion in step 2"), "{}", outcome.error());
+    let reason = "no reward could score any completion in step 2: plugin hostile, score in step 2: ";
+    assert!(outcome.error().contains(reason), "{}", outcome.error());
     assert_eq!(place.checkpoints("run"), [1]);
 }
 

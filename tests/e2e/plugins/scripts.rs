@@ -189,7 +189,7 @@ fn all_functions_of_a_file_are_rewards_and_mistakes_are_named() {
     for more in [&["--plugin", "fails.py"][..], &["--plugin", "fails.py", "--set", "plugin.fails.on_error=unscorable"]] {
         let refused = run("refused", more);
         assert!(refused.code == Some(2) && refused.stderr.contains("ValueError: no"), "{more:?}: {}", refused.stderr);
-        assert!(refused.stderr.ends_with("; fix fails.py, then start again\n"), "{more:?}: {}", refused.stderr);
+        assert!(refused.stderr.ends_with("\n      | fix fails.py, then start again\n"), "{more:?}: {}", refused.stderr);
     }
 }
 
@@ -317,6 +317,7 @@ fn a_run_that_goes_on_elsewhere_or_with_more_functions_keeps_its_script() {
         ("words:words", "did you mean words.py:words?"),
         ("words.py:a,b", "after words.py may come one function"),
         ("words.py:words,weight=x", "the weight \"x\" is no number"),
+        ("words.py:words,on_error=previous", "on_error is --set plugin.words.on_error=previous"),
     ] {
         let refused = place.run(&[&small()[..], &["--plugin", given, "--output-dir", "none"]].concat());
         assert!(refused.code == Some(2) && refused.stderr.contains(needle), "{given}: {}", refused.stderr);

@@ -139,10 +139,14 @@ fn a_run_that_a_reward_ended_goes_on_with_the_fixed_file() {
     let ended = place.run(&arguments(&trap));
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     assert!(ended.error().contains("version 1 on real data"), "{}", ended.error());
+    let failed = place.lines("run/failed.jsonl");
+    assert!(!failed.is_empty());
     let again = place.run(&["resume", "run"]);
     assert_eq!(again.code, Some(1), "it was not fixed: {}", again.stderr);
+    assert_eq!(place.lines("run/failed.jsonl"), failed, "each completion is there once");
     place.write("versioned.wasm", version(2));
     place.run(&["resume", "run"]).succeeded();
+    assert!(!place.path("run/failed.jsonl").exists(), "the repeated step did not fail");
     assert_eq!(place.figure("run", "rewards/versioned/mean"), [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
 }
 

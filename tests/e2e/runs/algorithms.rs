@@ -416,7 +416,8 @@ fn mistakes_in_pairs_are_named() {
     let half = say(&["--dataset", "half.jsonl", "--strict-data"]);
     assert!(half.contains("half.jsonl:2") && half.contains("rejected") && half.contains("prompt, chosen"), "{half}");
     assert!(say(&["--dataset", "mixed.json"]).contains("must be both strings"));
-    assert!(say(&["--dataset", "pairs.jsonl", "--max-length", "2"]).contains("max_length"));
+    let long = say(&["--dataset", "pairs.jsonl", "--max-length", "2"]);
+    assert!(long.contains("(max_length); a larger --max-length makes room"), "{long}");
     assert!(say(&["--dataset", "pairs.jsonl", "--loss-type", "sigmoyd"]).contains("loss_type"));
 }
 

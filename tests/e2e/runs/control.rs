@@ -26,10 +26,15 @@ fn a_run_that_was_paused_saved_and_evaluated_ends_like_an_undisturbed_one() {
     let place = TestFolder::new();
     let more = ["--max-steps", "30", "--eval-dataset", STORIES, "--eval-steps", "30", "--eval-strategy", "steps"];
     place.run(&arguments("whole", &more)).succeeded();
-    let child = place.start(&arguments("asked", &more));
+    let child = place.start_piped(&arguments("asked", &more));
     place.wait("asked", PATIENCE, || place.steps("asked") >= 1);
     let paused = control(&place, "asked", "pause");
     assert!(paused.succeeded().stdout.contains("paused after step"), "{paused:?}");
+    let unsaved = place.run(&["export", "asked", "none"]);
+    let parts = ["asked has no checkpoint yet; `rlhost control ", "asked save` makes one"];
+    assert!(parts.iter().all(|part| unsaved.error().contains(part)), "{unsaved:?}");
+    let resumed = place.run(&["resume", "asked"]);
+    assert!(resumed.error().ends_with("another rlhost process is running this run"), "{resumed:?}");
     let at = place.steps("asked");
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(place.steps("asked"), at, "it goes on");
@@ -41,7 +46,8 @@ fn a_run_that_was_paused_saved_and_evaluated_ends_like_an_undisturbed_one() {
     let is_evaluated = || place.finished_lines("asked/metrics.jsonl").iter().any(|row| row["eval_reward"].is_number());
     place.wait("asked", PATIENCE, is_evaluated);
     assert!(control(&place, "asked", "continue").succeeded().stdout.contains("goes on after step"));
-    assert_eq!(exit_code(child), Some(0));
+    let ended = CommandOutcome::new(child.wait_with_output().unwrap());
+    assert!(ended.succeeded().stderr.contains("`rlhost control asked continue` goes on"), "{}", ended.stderr);
 
     let weights = |run: &str| place.tensors(&format!("{run}/checkpoint-30/model.safetensors"));
     assert_eq!(weights("asked"), weights("whole"));

@@ -25,6 +25,7 @@ fn a_run_that_a_reward_ended_says_how_to_go_on_and_keeps_what_broke_it() {
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     let advice = "; step 2 is saved; fix versioned.wasm, then resume with: rlhost resume run";
     assert!(ended.error().ends_with(advice), "{}", ended.error());
+    assert!(!place.path("run/.config.toml").exists(), "its last checkpoint has the same");
     assert!(ended.stderr.contains("rlhost replay run --failed --plugin FILE"), "{}", ended.stderr);
     let kept = place.lines("run/failed.jsonl");
     assert!(!kept.is_empty() && kept.iter().all(|line| line["step"] == 2 && line["completion"].is_string()), "{kept:?}");
@@ -36,7 +37,8 @@ fn a_run_that_a_reward_ended_says_how_to_go_on_and_keeps_what_broke_it() {
     place.write("versioned.wasm", version(2));
     let resumed = place.run(&["resume", "run"]);
     assert!(resumed.succeeded().stdout.contains("train on:   rlhost resume run --max-steps 8"), "{}", resumed.stdout);
-    place.run(&["resume", "run", "--max-steps", "8"]).succeeded();
+    let longer = place.run(&["resume", "run", "--max-steps", "8"]);
+    assert!(longer.succeeded().stdout.contains("done: 8 steps, the last 4 in "), "{}", longer.stdout);
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn rows_that_are_tokenized_already_are_learned_as_their_texts_are() {
 }
 
 #[test]
-fn texts_that_are_cut_at_the_models_context_are_mentioned() {
+fn texts_that_are_cut_at_the_models_context_or_at_max_length_are_mentioned() {
     let place = TestFolder::new();
     place.write("texts.jsonl", format!("{}\n{}\n", json!({"text": "ab ".repeat(100)}), json!({"text": "ab"})));
     let said = |run: &str, more: &[&str]| {
@@ -93,7 +93,12 @@ fn texts_that_are_cut_at_the_models_context_are_mentioned() {
         whole.contains("texts.jsonl:1: has a text of 301 tokens; it and others are cut at the model's context of 192"),
         "{whole}"
     );
-    assert!(!said("asked", &["--max-length", "100"]).contains("model's context"));
+    let asked = said("asked", &["--max-length", "100"]);
+    let cut =
+        "texts.jsonl:1: is longer than 100 tokens (max_length) and cut off there. 1 of 2 rows are affected; raise max_length";
+    assert!(asked.contains(cut) && !asked.contains("model's context"), "{asked}");
+    let split = said("split", &["--max-length", "100", "--packing", "--packing-strategy", "bfd_split"]);
+    assert!(!split.contains("is longer than") && !whole.contains("is longer than"), "{split}");
 }
 
 #[test]

@@ -305,7 +305,7 @@ class Run:
             except (OSError, ValueError, RecursionError):
                 continue
             if edited is not None and edited != own:
-                problem = f"config.toml was edited, and the run has not taken the edit up; its own settings are of {name}"
+                problem = f"config.toml was edited, and the run has not taken the edit up; the settings are the run's own, from {name}"
             self._notes["config.toml"] = [problem] if problem else []
             return own
         self._notes["config.toml"] = [problem] if problem else []

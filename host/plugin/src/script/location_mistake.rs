@@ -1,6 +1,6 @@
 //! Suggests what was meant by a location that looks like a script's but is invalid.
 
-use crate::config::ScriptPath;
+use crate::config::{PluginEntry, ScriptPath};
 use std::path::Path;
 
 /// Extensions of files in these languages that can't be scripts.
@@ -29,8 +29,8 @@ fn near(location: &str, extension: &str) -> Option<String> {
             return Some(match rest.split_once(",weight=") {
                 Some((_, weight)) => format!("the weight {weight:?} is no number"),
                 None => format!(
-                    "after {file} may come one function, as in {file}:NAME, and ,weight=NUMBER; a setting is --set \
-                     plugin.NAME.config.KEY=VALUE"
+                    "after {file} may come one function, as in {file}:NAME, and ,weight=NUMBER; {}",
+                    own_key(&stem[stem.rfind(['/', '\\']).map_or(0, |at| at + 1)..], rest)
                 ),
             });
         }
@@ -42,6 +42,17 @@ fn near(location: &str, extension: &str) -> Option<String> {
     let file = format!("{stem}.{extension}");
     let function = function.get(1..).map(|function| format!(":{function}")).unwrap_or_default();
     is_file(&file).then(|| format!("there is no such file; did you mean {file}{function}?"))
+}
+
+/// Returns the flag for a key that was written after the location of a script of this name, as in `:function,on_error=previous`; if there is
+/// none, that for settings.
+fn own_key(name: &str, rest: &str) -> String {
+    let (function, assignment) = rest.split_once(',').unwrap_or((rest, ""));
+    let name = function.strip_prefix(':').unwrap_or(name);
+    match assignment.split_once('=').filter(|(key, _)| PluginEntry::OWN_KEYS.contains(key)) {
+        Some((key, value)) => format!("{key} is --set plugin.{name}.{key}={value}"),
+        None => "a setting is --set plugin.NAME.config.KEY=VALUE".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -63,6 +74,9 @@ mod tests {
             ("words", "words.py?"),
             ("words:f", "words.py:f?"),
             ("words.py:a,b", "one function"),
+            ("words.py,most=5", "a setting is --set plugin.NAME.config.KEY=VALUE"),
+            ("words.py,on_error=previous", "and ,weight=NUMBER; on_error is --set plugin.words.on_error=previous"),
+            ("words.py:a,on_error=previous", "on_error is --set plugin.a.on_error=previous"),
             ("words.py::a", "one function"),
             ("words.py:a()", "one function"),
             ("words.py:a,weight=b", "the weight \"b\" is no number"),

@@ -2,7 +2,7 @@
 
 use super::manifest::{difference, seal, sync_folder};
 use super::{Error, Manifest, verify};
-use crate::run::RunFiles;
+use crate::run::{RunFiles, is_running};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -131,6 +131,9 @@ pub fn newest(run: &Path) -> Result<(u64, PathBuf, Vec<Error>), Error> {
             Err(error) => passed_over.push(error),
         }
     }
+    if passed_over.is_empty() && is_running(run) == Some(true) {
+        return Err(Error::Unsaved { run: run.to_owned() });
+    }
     let reasons: Vec<String> = passed_over.iter().map(ToString::to_string).collect();
     Err(none(if reasons.is_empty() {
         "has no checkpoint".to_owned()
@@ -214,6 +217,18 @@ mod tests {
             save(run.path(), *step, fill).unwrap();
         }
         run
+    }
+
+    #[test]
+    fn a_run_that_goes_on_can_be_told_to_save_its_first_checkpoint() {
+        let run = tempfile::tempdir().unwrap();
+        let said = || newest(run.path()).unwrap_err().to_string();
+        let path = run.path().display();
+        assert_eq!(said(), format!("{path}: has no checkpoint"));
+        let held = crate::run::lock(run.path()).unwrap();
+        assert_eq!(said(), format!("{path} has no checkpoint yet; `rlhost control {path} save` makes one"));
+        drop(held);
+        assert_eq!(said(), format!("{path}: has no checkpoint"));
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub use parts::{JointSave, PartsTimeout, collect_parts, discard_parts, write_par
 pub use retention::{RetentionOutcome, retain};
 pub use writer::{CheckpointWriter, SaveOutcome};
 
+use crate::config::shell_word;
 use std::path::PathBuf;
 
 /// An error in writing or reading a checkpoint.
@@ -44,6 +45,12 @@ pub enum Error {
         /// Description of what was found instead.
         detail: String,
     },
+    /// The run goes on and has not saved yet.
+    #[error("{} has no checkpoint yet; `rlhost control {} save` makes one", run.display(), shell_word(run))]
+    Unsaved {
+        /// Folder of the run.
+        run: PathBuf,
+    },
 }
 
 impl Error {
@@ -51,7 +58,7 @@ impl Error {
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Write { .. } => false,
-            Self::Damaged { .. } | Self::None { .. } => true,
+            Self::Damaged { .. } | Self::None { .. } | Self::Unsaved { .. } => true,
         }
     }
 }

@@ -37,7 +37,7 @@ impl EffectiveConfig {
         let note = differs.then(|| {
             let file = RunFiles::CONFIG;
             format!(
-                "{file} was edited, and the run has not taken the edit up; its own settings are shown, of {}",
+                "{file} was edited, and the run has not taken the edit up; the settings shown are the run's own, from {}",
                 place(run, &path)
             )
         });
@@ -101,7 +101,7 @@ mod tests {
             fs::write(CheckpointFiles::new(&files.checkpoint(step)).config(), format!("seed = {seed}\n")).unwrap();
         }
         assert_eq!(read().text, "seed = 2\n");
-        assert!(read().note.unwrap().ends_with("of checkpoint-10/trainer/config.toml"));
+        assert!(read().note.unwrap().ends_with("; the settings shown are the run's own, from checkpoint-10/trainer/config.toml"));
         // A run that is working or was interrupted; a truncated copy does not count.
         fs::write(files.written_config(), "seed = 4").unwrap();
         assert_eq!(read().text, "seed = 2\n");

@@ -7,6 +7,7 @@ use super::gradient::{self, GradientVerdict};
 use super::plugin_args::PluginArgs;
 use super::{bench, episodes, samples};
 use crate::config::PluginLimits;
+use crate::config::words::counted;
 use crate::plugin::algorithm::{AlgorithmPlugin, DataSource, Estimates, ScoredGeneration, Shape, Unit};
 use crate::plugin::{AnyPlugin, PluginOutline, RewardBatch, RewardPlugin, columns};
 use anyhow::anyhow;
@@ -28,7 +29,7 @@ pub(super) fn run(given: &PluginArgs, stop_gradient: bool) -> Result<(), Command
     let (mut any, mut other) = (load()?, load()?);
     let info = any.plugin().info();
     let lacks_dataset = info.needs.has(columns::DATASET_COLUMNS) && given.dataset.is_none();
-    let mut report = CheckReport { failures: 0, lacks_dataset, stop_gradient };
+    let mut report = CheckReport { failures: 0, lacks_dataset, folders: given.granted_folders(), stop_gradient };
     report.line(true, "contract", &format!("{} {}, {}", info.name, info.version, role.name()));
     match (&mut any, &mut other) {
         (AnyPlugin::Reward(plugin), AnyPlugin::Reward(other)) => {
@@ -51,7 +52,7 @@ pub(super) fn run(given: &PluginArgs, stop_gradient: bool) -> Result<(), Command
         bench::times(&mut any, given).map_err(CommandFailure::from_error)?;
         return Ok(());
     }
-    Err(CommandFailure::failed(anyhow!("{} checks failed", report.failures)))
+    Err(CommandFailure::failed(anyhow!("{} failed", counted(report.failures as u64, "check"))))
 }
 
 fn check_reward(report: &mut CheckReport, plugin: &mut RewardPlugin, other: &mut RewardPlugin, batch: &RewardBatch) {

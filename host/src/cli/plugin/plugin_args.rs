@@ -41,6 +41,11 @@ impl PluginArgs {
         Ok((engine, source))
     }
 
+    /// Returns the names of the folders that the plugin may read.
+    pub(super) fn granted_folders(&self) -> Vec<String> {
+        self.granted.folder_names()
+    }
+
     /// Reads the dataset to test on, if one is given.
     pub(super) fn prompts(&self) -> anyhow::Result<Option<Vec<PromptRow>>> {
         let Some(path) = self.dataset.as_deref() else { return Ok(None) };

@@ -206,7 +206,7 @@ impl Collector {
         }
         let has_rewards = !(columns.is_empty() && for_evaluation.is_empty());
         let scorable = !has_rewards || (0..e.rollouts.len()).any(|row| columns.iter().any(|r| r.values[row].is_some()));
-        self.count_unscored(with, scorable, failures.is_empty())?;
+        self.count_unscored(with, scorable, &failures)?;
         (e.rewards, e.eval_rewards, e.extra) = (columns, for_evaluation, extra);
         figures.lap("reward");
         Ok(figures)
@@ -216,7 +216,7 @@ impl Collector {
     ///
     /// # Errors
     /// If there are too many, or rewards failed.
-    fn count_unscored(&mut self, with: &CollectionContext<'_>, scorable: bool, went_well: bool) -> Result<()> {
+    fn count_unscored(&mut self, with: &CollectionContext<'_>, scorable: bool, failures: &[RewardFailure]) -> Result<()> {
         let step = with.at.step;
         // A small generation may have only rows that no reward scores, and the next one others; many in a row are a mistake. Evaluations
         // in between don't count.
@@ -225,8 +225,9 @@ impl Collector {
         if scorable {
             return Ok(());
         }
-        if !went_well || self.counters.unscored >= MOST_UNSCORED {
-            return Err(Error::Unscored { step, generations: if went_well { MOST_UNSCORED } else { 1 } });
+        if !failures.is_empty() || self.counters.unscored >= MOST_UNSCORED {
+            let reason = failures.iter().find_map(|failure| failure.failed.first()).map(|(_, error)| error.clone());
+            return Err(Error::Unscored { step, generations: if failures.is_empty() { MOST_UNSCORED } else { 1 }, reason });
         }
         if self.counters.unscored == 1 && with.phase == Phase::Train {
             tracing::warn!(

@@ -22,7 +22,7 @@ pub(super) use versions::PluginVersions;
 use super::experience::Experience;
 use super::reward_failure::RewardFailure;
 use super::{Error, Result};
-use crate::config::{self, PluginEntry, RunConfig};
+use crate::config::{self, PluginEntry, RunConfig, words};
 use crate::data::Tokenizer;
 use crate::metrics::{self, Metric, MetricReduction, MetricsWindow, Prometheus};
 use crate::plugin::{DerivedMetricHint, PluginSource};
@@ -144,8 +144,9 @@ impl Journal {
         let RewardFailure { name, error, failed } = failure;
         let rows: Vec<usize> = failed.iter().map(|(row, _)| *row).collect();
         let what = if rows.is_empty() { "succeeded when retried".to_owned() } else { format!("rows without a score: {rows:?}") };
-        let described = self.reward_errors.describe(name, error, step);
-        tracing::warn!("{described}; {what}");
+        if let Some(described) = self.reward_errors.describe(name, error, step) {
+            tracing::warn!("{}", words::followed_by(&described, &what));
+        }
         let row_reasons = failed.iter().take(3).map(|(_, error)| error.as_str()).collect();
         self.event(&RunEvent::PluginError { plugin: name, step, reason: error, rows, row_reasons })
     }

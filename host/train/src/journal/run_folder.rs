@@ -312,10 +312,12 @@ impl RunFolder {
             [path.clone(), plugins, files.made_model()].iter().for_each(|folder| sweep(folder));
             aside = checkpoint::set_aside(&path, at.step).map_err(write_error(&path))?;
             cut(&files.metrics(), |line| at.keeps(line))?;
-            if at.step == 0 && files::exists_as_file(&files.failed()).map_err(write_error(&path))? {
+            let is_kept = |line: &LogLineStep| line.step.is_some_and(|step| !is_completion_undone(step, at.step));
+            cut(&files.completions(), is_kept)?;
+            cut(&files.failed(), is_kept)?;
+            if files.failed().metadata().is_ok_and(|file| file.len() == 0) {
                 fs::remove_file(files.failed()).map_err(write_error(&path))?;
             }
-            cut(&files.completions(), |line| line.step.is_some_and(|step| !is_completion_undone(step, at.step)))?;
             cut(&files.events(), |_| true)?;
         }
         let open = |file: PathBuf| JsonLinesWriter::open(file.clone()).map_err(write_error(&file));

@@ -417,7 +417,7 @@ impl Learner {
     /// # Errors
     /// If a gradient or a weight would not be finite. No weights are changed then.
     pub(super) fn update(&mut self, step: u64) -> Result<(Updates, StepMetrics)> {
-        let _task = ProgressTask::new(Activity::Training).with_subject("weights");
+        let _task = ProgressTask::new(Activity::UpdatingWeights);
         let mut figures = StepMetrics::start();
         let prepared = self.trained.prepare_update(&self.policy, step - 1, &self.world)?;
         let of_critic = self.critic.as_ref().map(|critic| critic.prepare_update(step - 1, &self.world)).transpose()?;

@@ -30,6 +30,7 @@ pub(super) use synthetic::RunFeatures;
 use super::columns::NamedColumns;
 use super::ranks::known_to_all;
 use super::{Error, Result};
+use crate::config::words::followed_by;
 use crate::config::{AgentEntry, PluginEntry, RewardErrorAction, RunConfig};
 use crate::dist::World;
 use crate::metrics::Metric;
@@ -233,10 +234,13 @@ impl RunPlugins {
             match plugin.adopt(state) {
                 Ok(()) => {}
                 Err(error) if allowed => {
-                    tracing::warn!("{error}; it starts without one");
+                    tracing::warn!("{}", followed_by(&error.to_string(), "it starts without one"));
                     plugin.restore(None);
                 }
-                Err(error) => return Err(Error::Changed(format!("{error}; --allow-changed starts it without its state"))),
+                Err(error) => {
+                    let advice = "--allow-changed starts it without its state";
+                    return Err(Error::Changed(followed_by(&error.to_string(), advice)));
+                }
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Handles a checkpoint's plugin that fails to load, or fails its trial, when the run resumes. The run may have swapped it in while it
 //! worked, and it may still work on real completions, so the run must not be stuck with it.
 
+use crate::config::words::followed_by;
 use crate::config::{PluginEntry, RunConfig, printable_path, shell_word};
 use crate::dist::World;
 use crate::origin::{CheckpointOrigin, StartMode};
@@ -41,15 +42,19 @@ impl PluginLoader<'_> {
         let newer = same_source(self.world, || {
             let there = if file.is_file() { Some(PluginSource::open(&self.entry.path)?.with_name(name)) } else { None };
             let newer = there.filter(|newer| newer.hash() != source.hash());
-            newer.ok_or_else(|| Error::unusable(&origin.checkpoint, format!("{error}; {}", self.advice(origin))))
+            newer.ok_or_else(|| Error::unusable(&origin.checkpoint, followed_by(&error.to_string(), &self.advice(origin))))
         })?;
         match load(&newer) {
             Ok(loaded) => {
                 let file = printable_path(file);
-                tracing::warn!("{error}; {name} in the checkpoint does not load, so the version that is now in {file} is used");
+                let remedy = format!("{name} in the checkpoint does not load, so the version that is now in {file} is used");
+                tracing::warn!("{}", followed_by(&error.to_string(), &remedy));
                 Ok((loaded, newer))
             }
-            Err(of_newer) => Err(Error::unusable(file, format!("{of_newer}; the checkpoint's version does not load: {error}"))),
+            Err(of_newer) => Err(Error::unusable(
+                file,
+                followed_by(&of_newer.to_string(), &format!("the checkpoint's version does not load: {error}")),
+            )),
         }
     }
 
@@ -125,16 +130,19 @@ impl InitialPlugin {
         match self.has_new_version() {
             _ if !world.is_first() => Ok(()),
             true if config.hot_reload => {
-                tracing::warn!(
-                    "{error}; {name} in the checkpoint fails its trial, so the version that is now in {file} is tried"
-                );
+                let remedy = format!("{name} in the checkpoint fails its trial, so the version that is now in {file} is tried");
+                tracing::warn!("{}", followed_by(&error.to_string(), &remedy));
                 Ok(())
             }
             _ if terms.allow_changed => {
-                tracing::warn!("{error}; {name} in the checkpoint fails its trial; going on with it (--allow-changed)");
+                let remedy = format!("{name} in the checkpoint fails its trial; going on with it (--allow-changed)");
+                tracing::warn!("{}", followed_by(&error.to_string(), &remedy));
                 Ok(())
             }
-            is_new => Err(Error::unusable(&origin.checkpoint, format!("{error}; {}", self.advice(origin, is_new)))),
+            is_new => {
+                let refusal = followed_by(&error.to_string(), &self.advice(origin, is_new));
+                Err(Error::unusable(&origin.checkpoint, refusal))
+            }
         }
     }
 

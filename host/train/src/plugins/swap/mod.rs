@@ -20,6 +20,7 @@ pub(super) use swaps::Swaps;
 pub(crate) use trial::{PluginTrial, dry_run};
 
 use super::{Opener, RunPlugins};
+use crate::config::words::followed_by;
 use crate::config::{PluginEntry, RewardErrorAction, printable};
 use crate::journal::{Journal, StepRecorder};
 use crate::metrics::{Metric, MetricReduction, ScoreComparison};
@@ -368,7 +369,7 @@ impl RunPlugins {
     ) -> Result<()> {
         self.note_swap(swap, recorder)?;
         let Swap { step, plugin, from, to, .. } = swap;
-        tracing::warn!("{error}; {plugin} is rolled back: {changes}");
+        tracing::warn!("{}", followed_by(&error.to_string(), &format!("{plugin} is rolled back: {changes}")));
         let (step, versions, reason) = (*step, SwapVersions::new(from, to), error.to_string());
         recorder.journal.event(&RunEvent::PluginRolledBack { plugin, versions, step, config, reason })?;
         self.world.clear_failure();
@@ -434,7 +435,7 @@ fn changes(before: &PluginSlot, slot: &PluginSlot) -> String {
         true => match changed_settings(&before.config, &slot.config) {
             settings if !settings.is_empty() => settings,
             _ if before.limits != slot.limits => "its limits changed".to_owned(),
-            _ => "the same version again".to_owned(),
+            _ => format!("it has version {} again, which was reloaded", short_hash(slot.source.hash())),
         },
         false => changed_hashes(before.source.hash(), slot.source.hash()),
     }
@@ -466,3 +467,37 @@ fn changed_settings(old: &Map<String, Value>, new: &Map<String, Value>) -> Strin
 
 /// Maximum length of the description of changed settings, in bytes.
 const LONGEST_CHANGES: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::PluginLimits;
+    use crate::plugin::Role;
+    use serde_json::json;
+
+    fn slot(plugin: &str, target: u64, limits: PluginLimits) -> PluginSlot {
+        PluginSlot {
+            name: "a".to_owned(),
+            role: Role::Algorithm,
+            file: None,
+            source: PluginSource::open(plugin).unwrap(),
+            config: json!({ "target": target }).as_object().cloned().unwrap_or_default(),
+            beyond_defaults: Map::new(),
+            chosen: Map::new(),
+            limits,
+        }
+    }
+
+    #[test]
+    fn a_swap_is_described_by_what_changed_and_a_reloaded_version_by_its_hash() {
+        let before = slot("grpo", 20, PluginLimits::default());
+        let hash = short_hash(before.source.hash()).to_owned();
+        let other = slot("rloo", 20, PluginLimits::default());
+        assert_eq!(changes(&before, &other), format!("{hash} -> {}", short_hash(other.source.hash())));
+        assert_eq!(changes(&before, &slot("grpo", 3, PluginLimits::default())), "target 20 -> 3");
+        let limits = PluginLimits { memory_mb: 1, ..PluginLimits::default() };
+        assert_eq!(changes(&before, &slot("grpo", 20, limits)), "its limits changed");
+        let same = slot("grpo", 20, PluginLimits::default());
+        assert_eq!(changes(&before, &same), format!("it has version {hash} again, which was reloaded"));
+    }
+}
