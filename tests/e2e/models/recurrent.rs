@@ -172,11 +172,11 @@ fn its_states_fork_for_an_agents_calls_and_in_a_server_that_writes_a_runs_comple
         let place = place(&family);
         place.write("agent.py", AGENT);
         place.write("chat.jinja", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:");
-        let agent = ["--agent", "python3 agent.py", "--chat-template-path", "chat.jinja"];
+        let agent = ["--agent", "python3 agent.py", "--chat-template-path", "chat.jinja", "--old-logp", "recompute"];
         grpo(&place, "played", &agent);
         assert_eq!(place.figure("played", "agent/calls"), [3.0; 3]);
         let server = ServerProcess::start(&place, &["--model", "model", "--allow-weight-updates"]);
-        grpo(&place, "served", &["--rollout-server", &format!("http://{}", server.address)]);
+        grpo(&place, "served", &["--rollout-server", &format!("http://{}", server.address), "--old-logp", "recompute"]);
         server.terminate();
         assert_eq!(server.wait(), Some(0));
         for run in ["played", "served"] {
