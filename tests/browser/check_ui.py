@@ -5,9 +5,9 @@
     venv/bin/python tests/browser/check_ui.py target/debug/rlhost
 
 A Chrome or Chromium that is there already is used instead of Playwright's; --chromium names another. --screenshots takes a folder. Three short
-runs are compared; another is followed while it trains: a what-if, a swap, a roll-back, other settings, a rejected version, a pause. A run with
-hostile names and texts, 100,000 completions and 50,000 steps, an empty folder, a failed run, a resumed one among a dozen, a server that
-stops and a phone's width follow. The same page in a
+runs are compared; another is followed while it trains: a what-if, a swap, a roll-back, other settings, a refused version, a pause. A run with
+hostile names and texts, 100,000 completions and 50,000 steps, an empty folder, a failed run, one that was stopped between two logged steps, a
+resumed one among a dozen, a server that stops and a phone's width follow. The same page in a
 file, of one run and of three, is opened without a server. Nothing may be logged on the browser's console, but for the requests that are
 refused on purpose. --only runs one part alone.
 
@@ -22,17 +22,18 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
+from driven import PATIENCE, Check, Page, Ui
 from playwright.sync_api import expect, sync_playwright
+from recorded import recorded
 
 REWARD = """def my_reward(completions, target: int = {target}, **columns):
     return [-abs(len(completion.split()) - target) for completion in completions]
 """
+AVERAGE = "Average runs that differ in their seed only"
 BROKEN = "def my_reward(completions, **columns):\n    return [1 / 0 for completion in completions]\n"
 HOSTILE = "<img src=x onerror=\"window.pwned=1\"><script>window.pwned=1</script>\u202e'\"&"
-PATIENCE = 60_000
 # Three calls, the third of which goes back to the prompt: its tokens continue the second of the prompt's three.
 WORDS = ["plan", " a", "tool:", " 4", "so", " 4", "again:", " check", " 4"]
 TREE = {
@@ -45,67 +46,9 @@ TREE = {
 }
 
 
-class Check:
-    """Says of each thing whether it is as it should be, and remembers whether one was not."""
-
-    def __init__(self):
-        self.failed = False
-
-    def __call__(self, what, good, figure=""):
-        self.failed |= not good
-        print(f"{'ok  ' if good else 'FAIL'} {what}{f': {figure}' if figure != '' else ''}", flush=True)
-
-
-class Ui:
-    """A running `rlhost ui`."""
-
-    def __init__(self, binary, folder, *arguments):
-        command = [binary, "ui", str(folder), *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.url = self.process.stdout.readline().split()[0]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
-
-    def status(self, path, **headers):
-        """The status of a request to a path below the server's root."""
-        root = "/".join(self.url.split("/")[:3])
-        try:
-            return urlopen(Request(f"{root}/{path}", headers=headers)).status
-        except HTTPError as error:
-            return error.code
-
-
 def train(binary, folder, reward, steps, *arguments):
     common = ["--max-steps", str(steps), "--logging-steps", "1", "--output-dir", str(folder)]
     return [binary, "-q", "grpo", "--plugin", str(reward), *common, *arguments]
-
-
-class Page:
-    """A page, with what it logs."""
-
-    def __init__(self, browser, url, width=1400, height=900, screenshots=None, scheme="light"):
-        self.context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce")
-        self.page, self.url, self.logged, self.screenshots = self.context.new_page(), url, [], screenshots
-        self.page.set_default_timeout(PATIENCE)
-        self.page.on("console", lambda m: m.type in ("error", "warning") and self.logged.append(m.text))
-        self.page.on("pageerror", lambda error: self.logged.append(str(error)))
-
-    def go(self, place=""):
-        self.page.goto(self.url + place)
-        return self.page
-
-    def picture(self, name, **options):
-        if self.screenshots:
-            self.page.wait_for_timeout(400)
-            self.page.screenshot(path=str(Path(self.screenshots) / f"{name}.png"), **options)
-
-    def width(self):
-        return self.page.evaluate("Math.max(0, document.documentElement.scrollWidth - innerWidth)")
 
 
 def compared(check, browser, ui, screenshots):
@@ -116,6 +59,13 @@ def compared(check, browser, ui, screenshots):
     check("three runs are listed, finished", page.locator(".state.finished").count() == 3)
     expect(page.locator(".chart .u-over").first).to_be_visible()
     keys = page.locator(".chart").first.locator(".readout .key")
+    expect(keys).to_have_count(2)
+    colours = page.evaluate("Object.fromEntries([...document.querySelectorAll('tr.chosen')].map((row) => [row.dataset.run, row.querySelector('.swatch').style.getPropertyValue('--key')]))")
+    check("runs that differ in their seed only are a line", page.get_by_label(AVERAGE).is_checked() and colours["one"] == colours["two"] != colours["three"], colours)
+    zoom(page)
+    page.get_by_role("button", name="Whole run").click()
+    expect(keys).to_have_count(2)
+    page.get_by_label(AVERAGE).uncheck()
     expect(keys).to_have_count(3)
     check("their rewards share a chart", True, page.locator(".chart h3").first.inner_text())
     settings = page.locator(".differences")
@@ -148,7 +98,7 @@ def compared(check, browser, ui, screenshots):
 
 
 def live(check, browser, binary, place, screenshots):
-    """A run while it trains: what if, swap, roll back, settings, a version that is rejected."""
+    """A run while it trains: what if, swap, roll back, settings, a version that is refused."""
     reward = place / "my_reward.py"
     reward.write_text(REWARD.format(target=20))
     (place / "better").mkdir()
@@ -220,7 +170,7 @@ def live(check, browser, binary, place, screenshots):
             weight.fill("1e9")
             other.get_by_role("button", name="Apply to the run").click()
             expect(page.locator(".toast.error").filter(has_text="at most 1e6")).to_be_visible()
-            check("a rejected weight says why, and stays to be corrected", weight.input_value() == "1e9")
+            check("a refused weight says why, and stays to be corrected", weight.input_value() == "1e9")
             weight.fill("0.123")
             page.get_by_role("tab", name="Overview").click()
             page.get_by_role("tab", name="Rewards").click()
@@ -521,17 +471,17 @@ def compared_in_file(check, browser, several, screenshots):
     expect(page.locator("table.runs tbody tr")).to_have_count(3)
     expect(page.locator(".chart .u-over").first).to_be_visible()
     keys = page.locator(".chart").first.locator(".readout .key")
-    expect(keys).to_have_count(3)
-    check("three runs share a file's charts", True)
+    expect(keys).to_have_count(2)
+    check("a file averages runs that differ in their seed only", page.get_by_label(AVERAGE).is_checked())
     check("the settings that differ are shown", "learning_rate" in page.locator(".differences").inner_text())
     groups = page.locator("table.groups tbody tr")
     expect(groups).to_have_count(2)
     check("runs that differ in their seed are a group with a spread", "\u00b1" in groups.first.inner_text() and "best" in groups.first.inner_text())
-    page.get_by_label("Average runs that differ in their seed only").check()
-    expect(keys).to_have_count(2)
     page.wait_for_timeout(300)
     view.picture("frozen-comparison", full_page=True)
-    page.get_by_label("Average runs that differ in their seed only").uncheck()
+    page.get_by_label(AVERAGE).uncheck()
+    expect(keys).to_have_count(3)
+    check("three runs share a file's charts", True)
     page.get_by_role("link", name="two", exact=True).click()
     expect(page.locator("h1")).to_have_text("two")
     page.get_by_role("tab", name="Completions").click()
@@ -556,7 +506,7 @@ def crowded(check, browser, binary, place, source, screenshots):
     """A dozen runs, one of which was resumed: colours, the axis of time, zooms, focus; a malformed address; and a server that stops."""
     runs = place / "crowded"
     for i in range(11):
-        shutil.copytree(source, runs / f"copy-{i:02}")
+        shutil.copytree(source, runs / f"learning_rate=3e-5,copy={i:02}")
     resumed = runs / "resumed"
     subprocess.run(train(binary, resumed, "tldr_length_reward.wasm", 6, "--save-steps", "4"), check=True, stdout=subprocess.DEVNULL)
     subprocess.run([binary, "-q", "resume", str(resumed), "--max-steps", "10"], check=True, stdout=subprocess.DEVNULL)
@@ -579,6 +529,8 @@ def crowded(check, browser, binary, place, source, screenshots):
         check("and keeps it when it sorts", page.evaluate("document.activeElement.textContent").startswith("Steps/s") and page.locator("th[aria-sort=descending]").inner_text().startswith("Steps/s"))
         for place_of_charts in ("", "#/run/resumed/overview", "#/run/resumed/charts"):
             view.go(place_of_charts)
+            if place_of_charts == "":
+                expect(page.locator(".caption", has_text="Each line is the mean")).to_be_visible()
             expect(page.locator(".chart .u-over").first).to_be_visible()
             page.wait_for_timeout(500)
             zoom(page)
@@ -593,6 +545,16 @@ def crowded(check, browser, binary, place, source, screenshots):
         check("time goes on where a run resumes", times == sorted(times) and len(times) == 10, [round(time) for time in times])
         took, duration = [float(text.split(" s")[0].split()[-1]) for text in (page.locator(".tile", has_text="Took").inner_text(), page.locator(".about").inner_text().split("Duration")[1])]
         check("the time that it took is the same everywhere", abs(took - duration) < 0.06, f"{took} and {duration} s")
+        for width in (1400, 390):
+            names = Page(browser, ui.url, width=width, screenshots=screenshots)
+            names.go()
+            expect(names.page.locator("table.runs tbody tr")).to_have_count(12)
+            names.page.locator("summary", has_text="Values").click()
+            expect(names.page.locator("table.groups tbody tr").first).to_be_visible()
+            torn = names.torn(".groups tbody span.outside, .differences tbody span.outside")
+            check(f"no name of a comparison is torn at {width} pixels", torn == [] and names.width() == 0, torn)
+            names.picture(f"names-{width}", full_page=True)
+            names.context.close()
         view.go()
         expect(page.locator(".chart .u-over").first).to_be_visible()
         page.get_by_label("Filter runs").fill("resumed")
@@ -629,7 +591,7 @@ def main():
     parser.add_argument("rlhost")
     parser.add_argument("--chromium", default=shutil.which("google-chrome") or shutil.which("chromium"))
     parser.add_argument("--screenshots")
-    parser.add_argument("--only", choices=["frozen", "crowded", "live"])
+    parser.add_argument("--only", choices=["frozen", "crowded", "recorded", "live"])
     arguments = parser.parse_args()
     expect.set_options(timeout=PATIENCE)
     binary, check = str(Path(arguments.rlhost).resolve()), Check()
@@ -645,6 +607,7 @@ def main():
         alone = {
             "frozen": lambda: frozen(check, browser, binary, place, runs, arguments.screenshots),
             "crowded": lambda: crowded(check, browser, binary, place, runs / "one", arguments.screenshots),
+            "recorded": lambda: recorded(check, browser, binary, place, runs / "one", arguments.screenshots),
             "live": lambda: live(check, browser, binary, place, arguments.screenshots),
         }
         if arguments.only:
@@ -658,6 +621,7 @@ def main():
             browsed(check, browser, ui, arguments.screenshots)
             narrow(check, browser, ui, arguments.screenshots)
         crowded(check, browser, binary, place, runs / "one", arguments.screenshots)
+        recorded(check, browser, binary, place, runs / "one", arguments.screenshots)
         hostile(check, browser, binary, place, runs / "one", arguments.screenshots)
         live(check, browser, binary, place, arguments.screenshots)
         browser.close()

@@ -15,9 +15,6 @@ const LONGEST_LINE: u64 = 1 << 20;
 const LONGEST_NAME: usize = 200;
 const LONGEST_TEXT: usize = 4000;
 
-/// Maximum number of keys that the user set.
-const MOST_SET: usize = 500;
-
 /// Maximum number of events in memory.
 const MOST_EVENTS: usize = 20_000;
 
@@ -36,16 +33,18 @@ pub struct EventRow {
     pub text: String,
     /// Name of the request that the event answers.
     pub request: String,
+    /// Whether the event is a swap to the version that was in use, whose scores stay comparable with earlier ones.
+    pub loaded_again: bool,
     /// Whether a later resume undid the event.
     pub undone: bool,
 }
 
-/// A version of a plugin that the run has used or rejected.
+/// A version of a plugin that the run has used or refused.
 #[derive(Clone, Debug)]
 pub struct PluginChange {
     /// Time in seconds since 1970.
     pub time: Option<f64>,
-    /// Kind of the change: loaded, swapped in, rolled back to or rejected.
+    /// Kind of the change: loaded, swapped in, rolled back to or refused.
     pub kind: EventKind,
     /// Number of steps done.
     pub step: u64,
@@ -63,7 +62,7 @@ pub struct PluginChange {
     pub shadow: Value,
     /// Time that training paused for a swap, in milliseconds.
     pub pause_ms: Option<f64>,
-    /// Why the version was rejected or rolled back.
+    /// Why the version was refused or rolled back.
     pub reason: String,
     /// Whether a later resume undid the change.
     pub undone: bool,
@@ -97,8 +96,6 @@ pub struct LiveEvents {
     pub started: Option<f64>,
     /// Time that processes worked on the run.
     pub worked: WorkTime,
-    /// Keys of the configuration that the user set.
-    pub set: Vec<String>,
     /// Number of events omitted for lack of space.
     pub left_out: u64,
 }
@@ -115,7 +112,6 @@ impl LiveEvents {
             max_steps: None,
             started: None,
             worked: WorkTime::default(),
-            set: Vec::new(),
             left_out: 0,
         }
     }
@@ -165,8 +161,6 @@ impl LiveEvents {
             if kind.begins() {
                 self.max_steps = event.fields.get("max_steps").and_then(Value::as_u64).or(self.max_steps);
                 self.started = self.started.or(time);
-                let set = event.fields.get("set").and_then(Value::as_array).into_iter().flatten();
-                self.set = set.filter_map(Value::as_str).take(MOST_SET).map(|key| printable(key, LONGEST_NAME)).collect();
                 self.undo(event.step.unwrap_or(0));
             }
             if matches!(
@@ -187,8 +181,14 @@ impl LiveEvents {
             plugin: printable(event.text("plugin"), LONGEST_NAME),
             text: lines(&report::describe(event)),
             request: printable(event.text("request"), LONGEST_NAME),
+            loaded_again: report::is_loaded_again(event),
             undone: false,
         });
+    }
+
+    /// Returns the step of the last event that has one and was not undone.
+    pub(crate) fn last_step(&self) -> Option<u64> {
+        self.all.iter().rev().filter(|event| !event.undone).find_map(|event| event.step)
     }
 
     /// Returns the loaded plugins, rewards first, since they are changed most often.
@@ -303,7 +303,23 @@ mod tests {
         assert_eq!((events.changes[1].version.hash(), events.all[2].request.as_str()), ("02ab", "a@7"));
         assert_eq!(events.changes[2].plugin, "a\\u{202e}");
         assert_eq!(events.changes[2].reason, "line\nanother\\u{1b}[31m");
-        assert_eq!(events.all[5].kind, "something_newer");
+        assert_eq!((events.all[5].kind.as_str(), events.last_step()), ("something_newer", Some(6)));
+    }
+
+    #[test]
+    fn a_version_that_is_loaded_again_is_no_other_one() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let swap = |from: &str, settings: &str| {
+            serde_json::json!({
+                "event": "plugin_swapped", "plugin": "a", "step": 3,
+                "from": from, "to": "02ab", "from_settings": "cd", "to_settings": settings,
+            })
+        };
+        let swaps = [swap("01ab", "cd"), swap("02ab", "ef"), swap("02ab", "cd")];
+        std::fs::write(file.path(), swaps.map(|swap| format!("{swap}\n")).concat()).unwrap();
+        let mut events = LiveEvents::new(file.path().to_owned());
+        assert!(events.advance(Instant::now() + Duration::from_secs(60)).unwrap());
+        assert_eq!(events.all.iter().map(|event| event.loaded_again).collect::<Vec<_>>(), [false, false, true]);
     }
 
     #[test]

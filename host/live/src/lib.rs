@@ -118,11 +118,18 @@ impl LiveRun {
     #[must_use]
     pub fn breaks(&self) -> Vec<u64> {
         const CHANGES: [EventKind; 3] = [EventKind::PluginSwapped, EventKind::PluginRolledBack, EventKind::SettingsChanged];
-        let is_change =
-            |event: &&EventRow| !event.undone && EventKind::from_name(&event.kind).is_some_and(|kind| CHANGES.contains(&kind));
-        let of_events = self.events.all.iter().filter(is_change).filter_map(|event| event.step);
+        let is_change = |event: &&EventRow| EventKind::from_name(&event.kind).is_some_and(|kind| CHANGES.contains(&kind));
+        let in_force = self.events.all.iter().filter(|event| !event.undone && !event.loaded_again);
+        let of_events = in_force.filter(is_change).filter_map(|event| event.step);
         let steps: BTreeSet<u64> = of_events.chain(self.metrics.breaks()).collect();
         steps.into_iter().collect()
+    }
+
+    /// Returns the last step that the run's metrics or events name, since metrics may be logged less often than every step; `None` if nothing
+    /// has happened yet.
+    #[must_use]
+    pub fn last_step(&self) -> Option<u64> {
+        self.metrics.steps.last().copied().max(self.events.last_step())
     }
 
     /// Returns the state of the run.

@@ -213,7 +213,7 @@ pub(super) fn user() -> String {
 /// Returns the user's id, from the owner of a new file.
 fn number() -> Option<String> {
     let made = tempfile::tempfile().and_then(|file| file.metadata()).ok()?;
-    files::owner(&made).map(|number| format!("user {number}"))
+    files::owner(&made).map(|number| format!("uid {number}"))
 }
 
 #[cfg(all(test, unix))]
@@ -223,6 +223,6 @@ mod tests {
     #[test]
     fn a_user_without_a_name_has_a_number() {
         let number = number().unwrap();
-        assert!(number.strip_prefix("user ").is_some_and(|digits| digits.parse::<u32>().is_ok()), "{number}");
+        assert!(number.strip_prefix("uid ").is_some_and(|digits| digits.parse::<u32>().is_ok()), "{number}");
     }
 }

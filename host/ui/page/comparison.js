@@ -12,9 +12,17 @@ const spread = ({ mean, deviation }) => (deviation === null ? number(mean) : `${
 /** The groups that have one of these runs. */
 export const groupsOf = (comparison, names) => comparison.groups.filter((group) => group.runs.some((name) => names.includes(name)));
 
-/** The groups as what charts draw: a line each, with a band over the seeds. */
-export function groupLines(comparison, names) {
-  const data = (group) => ({ x: [], steps: [], series: group.curves, per_point: 1, breaks: [] });
+/** The part of a curve between two steps. */
+function part(curve, from, to) {
+  const within = (_, i) => curve.x[i] >= from && curve.x[i] <= to;
+  return Object.fromEntries(Object.entries(curve).map(([key, values]) => [key, values.filter(within)]));
+}
+
+/** The groups as what charts draw: a line each, with a band over the seeds; of a zoom, the part between its ends. */
+export function groupLines(comparison, names, { from, to }) {
+  const zoomed = from !== undefined;
+  const curves = (group) => (zoomed ? Object.fromEntries(Object.entries(group.curves).map(([metric, curve]) => [metric, part(curve, from, to)])) : group.curves);
+  const data = (group) => ({ x: [], steps: [], series: curves(group), per_point: 1, breaks: [], zoomed });
   return groupsOf(comparison, names).map((group, i) => ({ name: group.name, label: group.name, colour: i, data: data(group), marks: [] }));
 }
 
@@ -27,11 +35,15 @@ export function groupsTable(comparison, names, colour) {
     if (own === undefined) return h("td", { class: "number" }, "\u2013");
     return h("td", { class: "number" }, spread(own.last), own.best === null ? null : h("small", { class: "best" }, `best ${spread(own.best)}`));
   };
-  const runs = ({ runs: all }) => (all.length > NAMES_AT_ONCE ? `${all.slice(0, NAMES_AT_ONCE - 1).join(", ")} and ${all.length - NAMES_AT_ONCE + 1} more` : all.join(", "));
+  const runs = ({ runs: all }) => {
+    const more = all.length > NAMES_AT_ONCE ? all.length - NAMES_AT_ONCE + 1 : 0;
+    const shown = all.slice(0, all.length - more);
+    return [shown.map((name, i) => [h("span", { class: "outside" }, i + 1 < shown.length ? `${name},` : name), " "]), more > 0 ? `and ${more} more` : null];
+  };
   const swatch = (group) => (colour(group) === null ? null : h("i", { class: "swatch", vars: { "--key": `var(${lineColour(colour(group))})` } }));
   const row = (group) => h("tr", {}, h("th", { scope: "row" }, swatch(group), h("span", { class: "outside" }, group.name)),
-    h("td", { class: "outside" }, runs(group)), h("td", {}, group.seeds), h("td", { class: "number" }, group.steps), h("td", {}, group.states), metrics.map((metric) => value(group, metric)));
+    h("td", {}, runs(group)), h("td", {}, group.seeds), h("td", { class: "number" }, group.steps), h("td", {}, group.states), metrics.map((metric) => value(group, metric)));
   const caption = `The last logged value of each metric and, where one end is better, the best one. ${seeds ? "Runs that differ in their seed only are one group, with the mean \u00b1 the standard deviation of their values. " : ""}Of a reward, only values since the last change of what decides it count.`;
   return [h("p", { class: "caption" }, caption), comparison.notes.map((note) => h("p", { class: "notice warn outside" }, note)),
-    h("div", { class: "scroll" }, h("table", { class: "groups" }, h("thead", {}, h("tr", {}, heading("Group"), heading("Runs"), heading("Seeds"), heading("Last step", "number"), heading("State"), metrics.map((metric) => heading(metric, "number outside")))), h("tbody", {}, groupsOf(comparison, names).map(row))))];
+    h("div", { class: "scroll" }, h("table", { class: "groups" }, h("thead", {}, h("tr", {}, heading("Group"), heading("Runs"), heading("Seeds"), heading("Last logged step", "number"), heading("State"), metrics.map((metric) => heading(metric, "number outside")))), h("tbody", {}, groupsOf(comparison, names).map(row))))];
 }

@@ -143,7 +143,8 @@ export class CompletionsView {
     const searched = this.filters.text !== "" ? `${this.loaded} found${next === null ? "" : " so far"} in ` : "";
     this.note.textContent = all === 0 && complete ? "" : `${searched}${selected === all ? count(all, "completion") : `${selected.toLocaleString("en-US")} of ${count(all, "completion")}`}${reading}${recorded > all ? ` in this file, of ${recorded.toLocaleString("en-US")} that the run recorded` : ""}`;
     if (this.loaded === 0 && complete && next === null) {
-      const text = all === 0 ? "No completions yet. SFT and training on preferences generate none, and log_completions = none keeps none." : "No completion fits these filters.";
+      const none = `${this.run.isAlive() ? "No completions yet." : "The run kept no completions."} SFT and training on preferences generate none, and log_completions = none keeps none.`;
+      const text = all === 0 ? none : "No completion fits these filters.";
       fill(this.list, h("li", { class: "empty" }, text));
     }
     this.markFound();

@@ -69,7 +69,7 @@ function swaps(run, metric) {
   if (own === undefined && !/^(eval_)?reward/.test(metric)) return [];
   // Another weight makes another total, and leaves a reward's own scores.
   const tones = own === undefined ? ["swap", "rollback", "settings"] : ["swap", "rollback"];
-  const isOther = (mark) => tones.includes(mark.tone) && (own === undefined || mark.plugin === own);
+  const isOther = (mark) => !mark.again && tones.includes(mark.tone) && (own === undefined || mark.plugin === own);
   return (run.changes ?? []).filter(isOther).map((mark) => mark.step);
 }
 

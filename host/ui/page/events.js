@@ -4,15 +4,24 @@ import { h, fill, later } from "./dom.js";
 import { ask } from "./ask.js";
 import { clock, count, eventName, eventTone, number } from "./format.js";
 
-/** An event of the newest, or of those that say the same. */
-export function eventRow(event) {
+/** The line of a traceback that names the error, with the plugin: the one after what is indented or, as in JavaScript, the one before it. */
+function errorLine({ plugin, text }) {
+  const lines = text.split("\n").filter((line) => line.trim() !== "");
+  const indented = lines.findLastIndex((line) => /^\s/.test(line));
+  if (indented < 0) return text;
+  const after = lines[indented + 1];
+  return after === undefined ? lines[0] : plugin === "" ? after : `${plugin}: ${after}`;
+}
+
+/** An event of the newest, or of those that say the same; in brief, a traceback is the line that names the error. */
+export function eventRow(event, brief = false) {
   const times = event.count > 1 ? h("b", { class: "times" }, ` \u00d7 ${event.count}`) : null;
   const until = event.count > 1 && event.until !== "" ? h("span", { class: "muted" }, ` (${event.count} times, ${event.until})`) : null;
   return h("li", { class: `event ${event.undone ? "undone" : ""}` },
     h("span", { class: "when muted", title: event.time ? new Date(event.time * 1000).toISOString() : "" }, clock(event.time)),
     h("span", { class: "step muted" }, event.step === null ? "" : `step ${number(event.step)}`),
     h("span", { class: `tag ${eventTone(event.kind)}` }, eventName(event.kind), times),
-    h("span", { class: `what outside pre ${event.text.includes("\n") ? "trace" : ""}` }, event.text, until, event.undone ? h("span", { class: "muted" }, " (undone by a resume)") : null));
+    h("span", { class: `what outside pre ${!brief && event.text.includes("\n") ? "trace" : ""}`, title: brief ? event.text : null }, brief ? errorLine(event) : event.text, until, event.undone ? h("span", { class: "muted" }, " (undone by a resume)") : null));
 }
 
 export class EventsView {

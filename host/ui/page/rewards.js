@@ -91,7 +91,7 @@ export class RewardsView {
     const place = before?.trial ?? h("div", { class: "trial", data: { plugin: name } });
     const isReward = plugin.role.startsWith("reward") && plugin.role !== "reward model";
     const facts = [
-      now?.stated ? ["states version", h("span", { class: "outside" }, now.stated)] : null,
+      now?.stated ? ["declared version", h("span", { class: "outside" }, now.stated)] : null,
       now ? ["version", h("code", {}, now.version)] : null,
       plugin.weight !== null ? ["weight", number(plugin.weight)] : null,
       plugin.mean !== null ? ["mean", mean] : null,

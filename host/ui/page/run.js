@@ -20,6 +20,9 @@ const POINTS = 600;
 /** How often the story of a run that goes on is asked for again. */
 const RETOLD = 5000;
 
+/** How many of the newest events the overview lists. */
+const NEWEST_EVENTS = 8;
+
 export async function runView(main, about, name, tab, parameters) {
   const run = new Run(main, about, name);
   await run.load();
@@ -292,11 +295,13 @@ class Overview {
     this.signs = h("div", { class: "signs" }, h("p", { class: "muted" }, "Looking\u2026"));
     this.events = h("ol", { class: "events" });
     this.newest = h("div", { class: "newest" });
+    this.completions = h("section", { hidden: true }, h("h2", {}, "Newest completions"), this.newest);
+    this.listSoon = later(() => this.list(), 300);
     this.story = new Story();
     const { notes, keys, facts, marks, evaluations } = this.story;
     fill(panel, this.trouble, notes, keys, h("div", { class: "split" },
       h("div", {}, h("div", { class: "bar" }, h("h2", {}, "Curves"), this.controls.element), this.curves.element, marks, evaluations),
-      h("aside", {}, h("section", {}, h("h2", {}, "Signs"), this.signs), facts, h("section", {}, h("h2", {}, "Newest events"), this.events), run.facts.has_completions ? h("section", {}, h("h2", {}, "Newest completions"), this.newest) : null)));
+      h("aside", {}, h("section", {}, h("h2", {}, "Signs"), this.signs), facts, h("section", {}, h("h2", {}, "Newest events"), this.events), this.completions)));
   }
 
   start() {
@@ -309,10 +314,11 @@ class Overview {
     fill(this.trouble, trouble(run));
     this.story.show(run.story);
     run.on("rows", () => this.curves.update());
-    run.on("story", () => (this.story.show(run.story), this.curves.update()));
+    // A report that is made often is kept for a while, and may lack the newest event.
+    run.on("story", () => (this.story.show(run.story), this.curves.update(), this.listSoon()));
     run.on("status", () => fill(this.trouble, trouble(run)));
     run.on("events", (events) => {
-      this.list();
+      this.listSoon();
       this.curves.update();
       if (events.some((event) => ["finding", "finished", "stopped", "failed"].includes(event.kind))) this.diagnose();
     });
@@ -332,9 +338,13 @@ class Overview {
     this.run.along(this.run.axis, from === null ? {} : { from, to });
   }
 
-  list() {
-    const told = this.run.events.filter((event) => event.kind !== "plugin_loaded");
-    fill(this.events, told.slice(-8).reverse().map((event) => eventRow(event)), told.length > 8 ? h("li", {}, h("a", { href: address(this.run.name, "events") }, `all ${count(told.length, "event")}`)) : null);
+  /** Lists the newest events; those that say the same are one, as among all events. */
+  async list() {
+    const { rows } = await ask("events", { run: this.run.name }).catch(() => ({ rows: null }));
+    if (rows === null) return;
+    const told = rows.filter((event) => event.kind !== "plugin_loaded").sort((a, b) => b.latest - a.latest);
+    const all = told.length > NEWEST_EVENTS ? h("li", {}, h("a", { href: address(this.run.name, "events") }, `all ${count(this.run.total, "event")}`)) : null;
+    fill(this.events, told.slice(0, NEWEST_EVENTS).map((event) => eventRow(event, true)), all);
   }
 
   async diagnose() {
@@ -349,6 +359,7 @@ class Overview {
     this.asked = Date.now();
     const page = await ask("completions", { run: this.run.name, limit: 3 }).catch(() => null);
     if (page === null) return;
+    this.completions.hidden = page.items.length === 0;
     fill(this.newest, page.items.map((item) => h("a", { class: "glance", href: address(this.run.name, "completions", { id: item.id }) }, h("span", { class: "muted" }, `step ${number(item.step)} \u00b7 reward `, h("b", {}, number(item.reward))), h("span", { class: "outside clamp" }, item.completion))));
   }
 }
@@ -403,8 +414,8 @@ class SettingsView {
     try {
       const { settings, set, note, lines, own: given } = await ask("config", { run: this.run.name });
       this.text(lines, given);
-      const own = new Set(set);
-      const isSet = (key) => own.has(key) || own.has(key.split(".")[0]);
+      // A key that was set may have a table.
+      const isSet = (key) => set.some((own) => key === own || key.startsWith(`${own}.`));
       this.rows = Object.entries(settings).map(([key, value]) => ({ key, value, own: isSet(key) })).sort((a, b) => b.own - a.own);
       this.note.textContent = note ?? "";
       if (!this.run.about.frozen) this.fork ??= this.forking.appendChild(new Fork(this.run, settings).element);

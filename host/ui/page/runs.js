@@ -9,6 +9,10 @@ import { groupLines, groupsOf, groupsTable } from "./comparison.js";
 import { address, connection } from "./place.js";
 
 const REFRESH = 3000;
+/** How long a comparison of runs that go on is kept, times as long as it took: it reads all of their metrics. */
+const REST = 20;
+/** How long curves wait for the first comparison. */
+const PATIENCE = 1000;
 const CHOSEN_AT_FIRST = 5;
 const MOST_SETTINGS = 6;
 
@@ -38,7 +42,7 @@ class Runs {
     this.sparks = new Map();
     this.colours = new Map();
     this.range = {};
-    [this.charts, this.compared, this.isAveraged] = [null, null, false];
+    [this.charts, this.compared, this.isAveraged] = [null, null, true];
     this.body = h("tbody");
     this.head = h("thead");
     this.note = h("p", { class: "caption" });
@@ -50,7 +54,7 @@ class Runs {
     } }, "All metrics");
     this.curves = new Curves(() => this.lines(), this.controls, { charts: () => this.charts, key: true, sync: "runs", zoomed: (from, to) => this.zoom(from, to) });
     this.differences = h("section", { class: "differences" });
-    const average = h("input", { type: "checkbox", onchange: (e) => this.average(e.target.checked) });
+    const average = h("input", { type: "checkbox", checked: true, onchange: (e) => this.average(e.target.checked) });
     this.seeds = h("label", { hidden: true }, average, " Average runs that differ in their seed only");
     this.seeds.box = average;
     this.values = h("div");
@@ -91,17 +95,18 @@ class Runs {
     const before = new Map(this.runs.map((run) => [run.name, run]));
     this.runs = answer.runs;
     if (this.chosen === null && this.runs.length > 0) {
-      const newest = [...this.runs].filter((run) => run.step !== null).sort((a, b) => (b.started ?? 0) - (a.started ?? 0));
+      const newest = [...this.runs].filter((run) => run.logged !== null).sort((a, b) => (b.started ?? 0) - (a.started ?? 0));
       // A file is about these runs, so all of them are compared that can be told apart.
       const first = this.about.frozen ? this.runs.slice(0, COLOURS) : newest.slice(0, CHOSEN_AT_FIRST);
       this.chosen = new Set(first.map((run) => run.name));
       this.colour();
     }
     this.table();
-    const moved = this.runs.filter((run) => before.get(run.name)?.step !== run.step).map((run) => run.name);
+    const moved = this.runs.filter((run) => before.get(run.name)?.logged !== run.logged).map((run) => run.name);
     const stale = moved.filter((name) => this.chosen?.has(name));
     if (stale.length > 0) await this.curvesOf(false, stale);
     else if (moved.length > 0 || before.size === 0) this.curvesOf(false, []);
+    else if (this.isOutdated()) this.compare();
     this.small(moved);
   }
 
@@ -165,7 +170,7 @@ class Runs {
   row(run, keys) {
     const chosen = this.chosen?.has(run.name) ?? false;
     const box = h("input", { type: "checkbox", checked: chosen, "aria-label": `Compare ${run.name}`, onchange: (e) => this.choose(run.name, e.target.checked) });
-    const key = chosen ? h("i", { class: "swatch", vars: { "--key": `var(${lineColour(this.colours.get(run.name) ?? 0)})` } }) : null;
+    const key = chosen ? h("i", { class: "swatch", vars: { "--key": `var(${lineColour(this.colourOf(run.name))})` } }) : null;
     const share = run.max_steps ? Math.min(1, (run.step ?? 0) / run.max_steps) : 0;
     const cell = (label, text, kind = "number") => h("td", { class: kind, data: { label } }, text);
     const spark = this.sparks.get(run.name);
@@ -219,6 +224,8 @@ class Runs {
       }
     }
     await this.plan();
+    // Means are drawn at once, rather than after each run, unless they take long.
+    if (this.compared === null) await Promise.race([this.compare(), new Promise((pass) => setTimeout(pass, PATIENCE))]);
     this.curves.update();
     this.differ();
     this.compare();
@@ -233,32 +240,79 @@ class Runs {
     this.charts = names.length === 0 ? { sections: [], others: [] } : await ask("charts", { run: names }).catch(() => this.charts);
   }
 
-  /** Shows groups of the chosen runs with their values, if that is open: it reads all of their metrics. */
+  /** The chosen runs whose curves are there, in an order of their own. */
+  drawn() {
+    return [...(this.chosen ?? [])].filter((name) => this.data.has(name)).sort();
+  }
+
+  /** Whether the means of groups are drawn, which are along steps, and not each run. */
+  drawsGroups() {
+    return this.isAveraged && this.controls.axis === "step" && this.drawn().length > 1 && this.compared?.has_seeds === true;
+  }
+
+  /** The colour of a run's line, or of its group's. */
+  colourOf(name) {
+    const group = this.drawsGroups() ? groupsOf(this.compared, this.drawn()).findIndex(({ runs }) => runs.includes(name)) : -1;
+    return group < 0 ? (this.colours.get(name) ?? 0) : group;
+  }
+
+  /** Whether runs that are compared have gone on for a while since. */
+  isOutdated() {
+    return this.compared !== null && this.loggedSteps() !== this.comparedSteps && Date.now() > this.comparedUntil;
+  }
+
+  /** The last steps with metrics of the runs that are drawn. */
+  loggedSteps() {
+    return this.drawn().map((name) => this.runs.find((run) => run.name === name)?.logged).join();
+  }
+
+  /** Compares runs, unless they are compared already. */
+  async compareAgain(names) {
+    const key = names.join("\n");
+    if (key === this.comparedNames && !this.isOutdated()) return;
+    [this.comparedNames, this.comparedSteps, this.comparedUntil] = [key, this.loggedSteps(), Infinity];
+    const begun = Date.now();
+    const compared = await ask("comparison", { run: names }).catch((error) => ({ error }));
+    if (key !== this.comparedNames) return;
+    this.compared = compared.error === undefined ? compared : null;
+    this.comparedUntil = Date.now() + REFRESH + REST * (Date.now() - begun);
+    if (this.compared === null) fill(this.values, h("p", { class: "bad" }, compared.error.message));
+  }
+
+  /** Shows groups of the chosen runs with their values, if that is open or means are drawn: it reads all of their metrics. */
   async compare() {
-    const names = [...(this.chosen ?? [])].filter((name) => this.data.has(name)).sort();
+    const names = this.drawn();
     this.groups.hidden = names.length < 2;
     // Averages are of several runs that differ in their seed.
     const seeds = this.about.frozen ? (await ask("comparison", {}).catch(() => null))?.has_seeds : this.settings.seed !== undefined;
-    this.seeds.hidden = names.length < 2 || !seeds;
-    if (this.groups.hidden || !(this.groups.details.open || this.isAveraged)) return;
-    const key = names.join("\n");
-    if (key !== this.comparedNames) {
-      this.comparedNames = key;
-      try {
-        this.compared = await ask("comparison", { run: names });
-      } catch (error) {
-        this.compared = null;
-        fill(this.values, h("p", { class: "bad" }, error.message));
-      }
+    const isOffered = names.length > 1 && seeds && this.controls.axis === "step";
+    if (!this.groups.hidden && (this.groups.details.open || (isOffered && this.isAveraged))) {
+      await this.compareAgain(names);
+      if (this.compared !== null) this.showGroups(names);
     }
-    if (this.compared === null) return;
-    const averaged = this.isAveraged && this.compared.has_seeds;
+    this.seeds.hidden = !isOffered || this.compared?.has_seeds === false;
+    this.showColours();
+  }
+
+  showGroups(names) {
+    const averaged = this.drawsGroups();
     const groups = groupsOf(this.compared, names);
     const colour = (group) => (averaged ? groups.indexOf(group) : group.runs.length === 1 ? (this.colours.get(group.runs[0]) ?? null) : null);
     fill(this.values, groupsTable(this.compared, names, colour));
-    const left = [[this.compared.omitted_groups, "group"], [this.compared.omitted_metrics, "metric"]].filter(([n]) => averaged && n > 0);
-    this.omitted.textContent = left.map(([n, what]) => `${count(n, what)} ${n === 1 ? "has" : "have"} no curve.`).join(" ");
     if (averaged) this.curves.update();
+  }
+
+  /** Says what lines are, and gives runs their colours, where that is other than before. */
+  showColours() {
+    const averaged = this.drawsGroups();
+    const left = averaged ? [[this.compared.omitted_groups, "group"], [this.compared.omitted_metrics, "metric"]].filter(([n]) => n > 0) : [];
+    const means = averaged ? ["Each line is the mean of the runs that differ in their seed only, in a band from the least to the greatest of them."] : [];
+    this.omitted.textContent = [...means, ...left.map(([n, what]) => `${count(n, what)} ${n === 1 ? "has" : "have"} no curve.`)].join(" ");
+    const colours = JSON.stringify([...(this.chosen ?? [])].map((name) => [name, this.colourOf(name)]));
+    if (colours === this.shownColours) return;
+    this.shownColours = colours;
+    this.table();
+    this.differ();
   }
 
   /** Draws the means of groups, with bands over their seeds, or each run. */
@@ -278,11 +332,11 @@ class Runs {
   }
 
   lines() {
-    if (this.isAveraged && this.compared?.has_seeds) return groupLines(this.compared, [...(this.chosen ?? [])]);
+    if (this.drawsGroups()) return groupLines(this.compared, this.drawn(), this.range);
     const chosen = this.runs.filter((run) => this.chosen?.has(run.name) && this.data.has(run.name));
     return chosen.map((run) => {
       const data = this.data.get(run.name);
-      const marks = (data.events ?? []).map((event) => ({ x: placeOf(data, event.step, this.controls.axis), step: event.step, kind: event.kind, plugin: event.plugin, tone: eventTone(event.kind), text: `${run.name}: ${event.text}` }));
+      const marks = (data.events ?? []).map((event) => ({ x: placeOf(data, event.step, this.controls.axis), step: event.step, kind: event.kind, plugin: event.plugin, again: event.loaded_again, tone: event.loaded_again ? "settings" : eventTone(event.kind), text: `${run.name}: ${event.text}` }));
       return { name: run.name, label: run.name, colour: this.colours.get(run.name) ?? 0, data, marks: marks.filter((mark) => mark.x !== null), changes: marks };
     });
   }
@@ -290,7 +344,7 @@ class Runs {
   /** Shows all settings in which the chosen runs differ. */
   async differ() {
     const names = [...(this.chosen ?? [])].filter((name) => this.runs.some((run) => run.name === name));
-    const key = names.join("\n");
+    const key = JSON.stringify(names.map((name) => [name, this.colourOf(name)]));
     if (key === this.differed) return;
     this.differed = key;
     if (names.length < 2) return fill(this.differences);
@@ -299,8 +353,8 @@ class Runs {
     const keys = Object.keys(settings);
     if (keys.length === 0) return fill(this.differences, h("p", { class: "caption" }, "The chosen runs have the same settings."));
     fill(this.differences, h("details", { open: keys.length <= 8 }, h("summary", {}, h("h2", {}, "Settings that differ"), h("span", { class: "muted" }, `${keys.length}`)),
-      h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Setting"), names.map((name) => h("th", { scope: "col" }, h("i", { class: "swatch", vars: { "--key": `var(${lineColour(this.colours.get(name) ?? 0)})` } }), h("span", { class: "outside" }, name))))),
-        h("tbody", {}, keys.map((own) => h("tr", {}, h("th", { scope: "row", class: "outside" }, own), names.map((name) => h("td", { class: "outside" }, settings[own][name] ?? "\u2013")))))))));
+      h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Setting"), names.map((name) => h("th", { scope: "col" }, h("i", { class: "swatch", vars: { "--key": `var(${lineColour(this.colourOf(name))})` } }), h("span", { class: "outside" }, name))))),
+        h("tbody", {}, keys.map((own) => h("tr", {}, h("th", { scope: "row" }, h("span", { class: "outside" }, own)), names.map((name) => h("td", { class: "outside" }, settings[own][name] ?? "\u2013")))))))));
   }
 
   /** Asks for small curves of runs that have moved. */

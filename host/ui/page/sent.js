@@ -38,7 +38,7 @@ function tell(event) {
   const { kind, plugin, step, text } = event;
   if (kind === "plugin_swapped") toast(`${plugin} was swapped at step ${step}.`, "good");
   else if (kind === "settings_changed") toast(`Changed at step ${step}: ${text}`, "good");
-  else if (kind === "plugin_refused") toast(`Rejected: ${text}`, "error");
-  else if (kind === "settings_refused") toast(`The edit of config.toml was rejected: ${text}`, "error");
+  else if (kind === "plugin_refused") toast(`Refused: ${text}`, "error");
+  else if (kind === "settings_refused") toast(`The edit of config.toml was refused: ${text}`, "error");
   else toast(`Step ${step}: ${text}`, text.includes("; refused: ") ? "error" : "good");
 }

@@ -54,9 +54,12 @@ export class Story {
   showEvaluations({ evaluations, marks }) {
     this.evaluations.hidden = evaluations.length === 0;
     const heading = (title, kind = "number") => h("th", { scope: "col", class: kind }, title);
-    const row = ({ name, first, last, steps }) => h("tr", {}, h("th", { scope: "row", class: "outside" }, name), [first, last, steps].map((text) => h("td", { class: "number" }, text)));
+    const cell = (label, text) => h("td", { class: "number", data: { label } }, text);
+    const row = ({ name, first, last, steps }) => h("tr", {}, h("th", { scope: "row", class: "outside" }, name), cell("First", first), cell("Last", last), cell("Steps", steps));
+    const hasIntervals = evaluations.some(({ first, last }) => `${first}${last}`.includes("\u00b1"));
+    const what = hasIntervals ? "Means over prompts, with 95% confidence intervals over prompts." : "The values of the first and the last evaluation.";
     const swaps = marks.length > 0 ? " After a swap of what a metric depends on, its first evaluation is the first with the new version." : "";
-    fill(this.evaluations, h("h2", {}, "Evaluations"), h("p", { class: "caption" }, `Means over prompts, with 95% confidence intervals over prompts.${swaps}`),
-      h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, heading("Metric", ""), heading("First"), heading("Last"), heading("Steps"))), h("tbody", {}, evaluations.map(row)))));
+    fill(this.evaluations, h("h2", {}, "Evaluations"), h("p", { class: "caption" }, `${what}${swaps}`),
+      h("div", { class: "scroll" }, h("table", { class: "metrics" }, h("thead", {}, h("tr", {}, heading("Metric", ""), heading("First"), heading("Last"), heading("Steps"))), h("tbody", {}, evaluations.map(row)))));
   }
 }

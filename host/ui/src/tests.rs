@@ -195,6 +195,8 @@ fn runs_are_reached_by_the_names_that_are_listed_alone() {
         .collect();
     assert_eq!(names, [("a", "interrupted"), ("b/c", "finished")]);
     assert_eq!((&runs["runs"][0]["reward"], &runs["runs"][0]["step"]), (&json!(2.5), &json!(3)));
+    // A run says how far it came even in steps that were not logged.
+    assert_eq!((&runs["runs"][1]["step"], &runs["runs"][1]["logged"]), (&json!(9), &Value::Null));
     for name in ["..", "../a", "a/..", "/etc", "b", "b%2F..%2Fa", "%2e%2e", "b%2Fc%2F", ""] {
         for route in
             ["run", "plugins", "diagnosis", "story", "charts", "metrics", "events", "series", "live", "completions", "source"]

@@ -98,7 +98,7 @@ fn interfaces(plugin: &Path) -> [Vec<String>; 2] {
 fn a_plugins_sections_make_a_component_of_its_interfaces_alone() {
     for (plugin, imports, exports) in [
         ("tldr_length_reward", &[][..], &["plugin", "reward"][..]),
-        ("judge_reward", &["http"], &["plugin", "reward"]),
+        ("judge_reward", &["host", "http"], &["plugin", "reward"]),
         ("hostile", &["host"], &["plugin", "reward", "state"]),
         ("remembering", &[], &["plugin", "reward", "state"]),
         ("calculator_tool", &[], &["environment", "plugin"]),

@@ -1,7 +1,7 @@
 //! Checkpoint folders of a run: creates, finds, renames and removes them.
 
-use super::manifest::{difference, seal, sync_folder};
-use super::{Error, Manifest, verify};
+use super::error::Error;
+use super::manifest::{Manifest, difference, seal, sync_folder, verify};
 use crate::run::{RunFiles, is_running};
 use std::fs;
 use std::io;

@@ -1,6 +1,6 @@
 //! Lists a checkpoint's files with their checksums, so that any changed byte is found.
 
-use super::Error;
+use super::error::Error;
 use super::finite_checker::FiniteChecker;
 use crate::activity::{Activity, ProgressTask, ProgressUnit};
 use crate::config::{files, printable};

@@ -1,7 +1,7 @@
 //! Parts of a checkpoint that the ranks of a run write in parallel. The ranks share the run's folder and exchange no messages, so training
 //! continues meanwhile, and a failure can be saved too.
 
-use super::Error;
+use super::error::Error;
 use super::folder::{discard, mark};
 use crate::run::RunFiles;
 use std::fs;

@@ -26,6 +26,8 @@ pub struct ConfigListing {
     pub lines: Vec<ConfigLine>,
     /// Lines that the user set, under the headers of their tables. Empty if the run's events don't record this.
     pub own: Vec<String>,
+    /// Dotted keys of these lines.
+    pub keys: Vec<String>,
 }
 
 /// Returns the names of a run's plugins or environments, in the order of the configuration.
@@ -49,7 +51,7 @@ pub(super) fn configuration(run: &ReportSource) -> ConfigListing {
     let mut names = ENTRIES.map(|entries| names(run, entries).into_iter());
     // The path of the line's table, the path of the enclosing entry, and the headers that `own` still lacks.
     let (mut table, mut entry, mut headers) = (String::new(), String::new(), Vec::<String>::new());
-    let (mut lines, mut own) = (Vec::new(), Vec::new());
+    let (mut lines, mut own, mut keys) = (Vec::new(), Vec::new(), Vec::new());
     for text in run.config.lines() {
         if let Some(header) = text.strip_prefix('[') {
             let key = header.trim_matches(['[', ']', ' ']);
@@ -67,15 +69,15 @@ pub(super) fn configuration(run: &ReportSource) -> ConfigListing {
             lines.push(ConfigLine { text: text.to_owned(), set: false });
             continue;
         }
-        let key = text.split_once(" = ").map(|(key, _)| key);
-        let is_set = key.is_some_and(|key| is_set(&set, &table, key));
-        if is_set {
+        let key = text.split_once(" = ").map(|(key, _)| key).filter(|key| is_set(&set, &table, key));
+        if let Some(key) = key {
             own.append(&mut headers);
             own.push(text.to_owned());
+            keys.push(if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") });
         }
-        lines.push(ConfigLine { text: text.to_owned(), set: is_set });
+        lines.push(ConfigLine { text: text.to_owned(), set: key.is_some() });
     }
-    ConfigListing { lines, own }
+    ConfigListing { lines, own, keys }
 }
 
 /// Returns the keys that the user set, at the start or later.

@@ -5,7 +5,7 @@ use super::series::ReportMetrics;
 use super::timeline::{RunTimeline, VersionPeriod};
 use super::words;
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// Maximum number of eras of a metric. If there are more, the first ones are merged.
 const MOST: usize = 40;
@@ -21,6 +21,17 @@ pub struct Era {
     /// Index of the era's colour: the same in all charts for eras that began at the same step. A version that comes back has its old colour
     /// again.
     pub colour: usize,
+}
+
+/// The start of an era after another.
+#[derive(Clone, Copy)]
+struct EraStart {
+    /// First point of the era.
+    point: usize,
+    /// Last step of the era before. Rows may be logged less often than every step, so it need not be a point's.
+    before: u64,
+    /// First step of the era.
+    step: u64,
 }
 
 /// The eras of a run's metrics.
@@ -41,6 +52,11 @@ impl<'a> Eras<'a> {
 
     /// Returns the points at which a new era of a metric begins, without the first point.
     pub(super) fn starts(&self, metric: &str) -> Vec<usize> {
+        self.era_starts(metric).iter().map(|start| start.point).collect()
+    }
+
+    /// Returns where each era of a metric begins, except for the first.
+    fn era_starts(&self, metric: &str) -> Vec<EraStart> {
         let dependence = Dependence::new(metric);
         let starts = self.starts_where(|plugin, of_weight| self.matters(dependence, plugin, of_weight));
         starts[starts.len().saturating_sub(MOST - 1)..].to_vec()
@@ -50,10 +66,18 @@ impl<'a> Eras<'a> {
         dependence.is_affected_by(plugin, self.story.is_algorithm(plugin), of_weight)
     }
 
-    fn starts_where(&self, matters: impl Fn(&str, bool) -> bool) -> Vec<usize> {
+    fn starts_where(&self, matters: impl Fn(&str, bool) -> bool) -> Vec<EraStart> {
         let steps = &self.figures.steps;
-        let changes = self.story.changes.iter().filter(|change| matters(&change.plugin, change.of_weight));
-        let mut starts: BTreeSet<usize> = changes.map(|change| steps.partition_point(|step| *step <= change.step)).collect();
+        let mut starts: BTreeMap<usize, EraStart> = BTreeMap::new();
+        for change in self.story.changes.iter().filter(|change| matters(&change.plugin, change.of_weight)) {
+            let point = steps.partition_point(|step| *step <= change.step);
+            let start = EraStart { point, before: change.step, step: change.step.saturating_add(1) };
+            // Of several changes between two points, the last one counts.
+            let known = starts.entry(point).or_insert(start);
+            if known.before < start.before {
+                *known = start;
+            }
+        }
         // Rows name the plugins that produced them, regardless of the events.
         let mut before = None;
         for (point, now) in self.figures.versions().enumerate() {
@@ -63,10 +87,10 @@ impl<'a> Eras<'a> {
                     .iter()
                     .any(|(plugin, own)| before.get(plugin).is_some_and(|old| !old.is_same(own)) && matters(plugin, false))
             {
-                starts.insert(point);
+                starts.entry(point).or_insert(EraStart { point, before: steps[point - 1], step: steps[point] });
             }
         }
-        starts.into_iter().filter(|start| (1..steps.len()).contains(start)).collect()
+        starts.into_values().filter(|start| (1..steps.len()).contains(&start.point)).collect()
     }
 
     /// Returns the first point of a metric's newest era.
@@ -76,18 +100,17 @@ impl<'a> Eras<'a> {
 
     /// Labels the eras of a metric with their steps, if there are several.
     pub(super) fn named(&self, metric: &str) -> Vec<Era> {
-        let starts = self.starts(metric);
-        let step = |point: usize| self.figures.steps.get(point).map_or_else(String::new, |step| words::count(*step));
+        let starts = self.era_starts(metric);
         let Some((first, last)) = starts.first().zip(starts.last()) else { return Vec::new() };
-        let between = starts.windows(2).map(|pair| match (step(pair[0]), step(pair[1] - 1)) {
+        let between = starts.windows(2).map(|pair| match (words::count(pair[0].step), words::count(pair[1].before)) {
             (from, to) if from == to => format!("step {from}"),
             (from, to) => format!("{from} to {to}"),
         });
-        let begin = std::iter::once(format!("to step {}", step(first - 1)));
-        let labels = begin.chain(between).chain([format!("from step {}", step(*last))]);
+        let begin = std::iter::once(format!("to step {}", words::count(first.before)));
+        let labels = begin.chain(between).chain([format!("from step {}", words::count(last.step))]);
         let whole = self.of_all_rewards();
         let mut seen: Vec<(String, usize)> = Vec::new();
-        let points = starts.first().map(|first| first - 1).into_iter().chain(starts.iter().copied());
+        let points = std::iter::once(first.point - 1).chain(starts.iter().map(|start| start.point));
         let colours = points.enumerate().map(|(i, point)| {
             let made_by = self.made_by(metric, point);
             let known = seen.iter().find(|(other, _)| *other == made_by).map(|(_, colour)| *colour);

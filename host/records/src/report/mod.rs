@@ -54,6 +54,12 @@ pub fn describe(event: &EventLine) -> String {
     sentences::about(event)
 }
 
+/// Returns whether a swap loaded the version that was in use again, which scores as before.
+#[must_use]
+pub fn is_loaded_again(event: &EventLine) -> bool {
+    sentences::is_loaded_again(event)
+}
+
 /// Returns the settings of a run by dotted key, as a comparison shows them.
 ///
 /// # Errors

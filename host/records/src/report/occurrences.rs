@@ -28,8 +28,10 @@ pub struct Occurrence {
     pub undone: bool,
     /// Number of occurrences.
     pub count: usize,
-    /// Time of the last occurrence, if there are several.
+    /// Step or time of the last occurrence, if there are several.
     pub until: String,
+    /// Index of the last occurrence among all events.
+    pub latest: usize,
     /// Number of rows omitted before this one.
     pub left_out: usize,
 }
@@ -38,6 +40,8 @@ pub struct Occurrence {
 struct RepeatedEvent<'a> {
     first: &'a TimelineEvent,
     last: &'a EventLine,
+    /// Index of the last occurrence among all events.
+    latest: usize,
     count: usize,
     /// Number of completions without a score, over all occurrences.
     rows: usize,
@@ -47,7 +51,7 @@ struct RepeatedEvent<'a> {
 pub(super) fn rows(events: &[TimelineEvent]) -> Vec<Occurrence> {
     let mut all: Vec<RepeatedEvent<'_>> = Vec::new();
     let mut places: HashMap<(&str, &str, Cow<'_, str>, bool), usize> = HashMap::new();
-    for happened in events {
+    for (i, happened) in events.iter().enumerate() {
         let TimelineEvent { event, undone } = happened;
         let rows = sentences::unscored(event);
         let place = match repeats(event) {
@@ -55,8 +59,10 @@ pub(super) fn rows(events: &[TimelineEvent]) -> Vec<Occurrence> {
             None => all.len(),
         };
         match all.get_mut(place) {
-            Some(known) => (known.last, known.count, known.rows) = (event, known.count + 1, known.rows + rows),
-            None => all.push(RepeatedEvent { first: happened, last: event, count: 1, rows }),
+            Some(known) => {
+                (known.last, known.latest, known.count, known.rows) = (event, i, known.count + 1, known.rows + rows);
+            }
+            None => all.push(RepeatedEvent { first: happened, last: event, latest: i, count: 1, rows }),
         }
     }
     let (head, tail) = SHOWN;
@@ -127,6 +133,7 @@ impl RepeatedEvent<'_> {
             undone: *undone,
             count: self.count,
             until,
+            latest: self.latest,
             left_out,
         }
     }

@@ -23,7 +23,7 @@ pub(super) fn about(event: &EventLine) -> String {
         }
         EventKind::PluginSwapped => {
             let (from, to) = (event.version("from"), event.version("to"));
-            let change = match from.hash() == to.hash() && from.is_same(&to) {
+            let change = match is_loaded_again(event) {
                 true => format!("{} loaded again", to.short()),
                 false => format!("{} \u{2192} {}", from.short(), to.short()),
             };
@@ -65,6 +65,12 @@ pub(super) fn about(event: &EventLine) -> String {
         EventKind::Warning | EventKind::Finding => text("text").to_owned(),
         EventKind::Finished | EventKind::Stopped => took(event, "after "),
     }
+}
+
+/// Returns whether a swap loaded the version that was in use again.
+pub(super) fn is_loaded_again(event: &EventLine) -> bool {
+    let (from, to) = (event.version("from"), event.version("to"));
+    event.kind == Some(EventKind::PluginSwapped) && from.hash() == to.hash() && from.is_same(&to)
 }
 
 /// Names the person who made a change, if known.

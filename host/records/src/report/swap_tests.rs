@@ -69,6 +69,17 @@ fn curves_of_rewards_break_at_a_swap_and_each_version_has_a_colour() {
 }
 
 #[test]
+fn an_era_begins_right_after_its_swap_however_seldom_rows_are_logged() {
+    let swaps = [swapped(110, "aaaa", "bbbb", 20), swapped(116, "bbbb", "cccc", 20), swapped(268, "cccc", "dddd", 20)];
+    let events = [begun("started", 0), loaded("aaaa", 20)].into_iter().chain(swaps);
+    let report = report(run(&lines(events), &metrics((20..=400).step_by(20), |step| json!({ "reward": step })), "").path());
+    let reward = chart(&report, "reward");
+    assert_eq!(reward["lines"][0]["breaks"], json!([100, 260]));
+    let labels: Vec<&Value> = reward["eras"].as_array().unwrap().iter().map(|era| &era["label"]).collect();
+    assert_eq!(labels, ["to step 116", "117 to 268", "from step 269"]);
+}
+
+#[test]
 fn a_version_that_comes_back_has_its_number_and_its_colour_again() {
     let weight = at(25, "settings_changed", json!({ "plugin": "length", "from": { "weight": 1.0 }, "to": { "weight": 0.5 } }));
     // The last swap loads the same version again.
@@ -201,6 +212,8 @@ fn refused_versions_are_marked_and_errors_that_repeat_are_counted() {
         report["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "plugin_error").collect();
     let [trapped] = trapped[..] else { panic!("{trapped:?}") };
     assert_eq!((&trapped["count"], &trapped["until"]), (&json!(20), &json!("to step 23")));
+    // After a start, a plugin and two refusals, twenty errors.
+    assert_eq!((&trapped["step"], &trapped["latest"]), (&json!(4), &json!(23)));
     assert_eq!(trapped["text"], "length: it trapped in step 4; 40 rows without a score");
 }
 
@@ -237,6 +250,7 @@ fn the_configuration_shows_what_the_user_set() {
     std::fs::write(RunFiles(folder.path()).config(), config).unwrap();
     let configuration = &report(folder.path())["configuration"];
     assert_eq!(configuration["own"], json!(["seed = 42", "[[plugin]]", "path = \"a/length.wasm\"", "weight = 0.5"]));
+    assert_eq!(configuration["keys"], json!(["seed", "plugin.length.path", "plugin.length.weight"]));
     let lines_of = |configuration: &Value, set: bool| {
         let lines = configuration["lines"].as_array().unwrap().iter().filter(|line| line["set"] == set);
         lines.map(|line| line["text"].as_str().unwrap().to_owned()).collect::<Vec<_>>()

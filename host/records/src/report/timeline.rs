@@ -28,7 +28,7 @@ fn memory(value: &Value) -> usize {
         }
 }
 
-/// Name of the event for a rejected edit of config.toml.
+/// Name of the event for a refused edit of config.toml.
 pub(super) const SETTINGS_REFUSED: &str = "settings_refused";
 
 /// An event of the run.

@@ -24,7 +24,9 @@ pub(super) fn status(run: &LiveRun) -> Value {
     let state = run.state();
     json!({
         "state": state.name(),
-        "step": run.metrics.steps.last(),
+        "step": run.last_step(),
+        // The last step with metrics, which tells whether curves have grown.
+        "logged": run.metrics.steps.last(),
         "max_steps": run.events.max_steps,
         "started": run.events.started,
         "ended": run.events.all.last().and_then(|event| event.time),
@@ -75,12 +77,11 @@ impl PageApi {
         let report = self.report(&self.path_of(query)?)?;
         let run = self.followed(query)?;
         let mut run = locked(&run);
-        run.advance(Instant::now() + PATIENCE)?;
         let note = EffectiveConfig::read(&run.path).ok().and_then(|config| config.note);
         let text = &report["configuration"];
-        Ok(
-            json!({ "settings": *run.settings(), "set": run.events.set, "note": note, "lines": text["lines"], "own": text["own"] }),
-        )
+        Ok(json!({
+            "settings": *run.settings(), "set": text["keys"], "note": note, "lines": text["lines"], "own": text["own"],
+        }))
     }
 
     pub(super) fn diagnosis(&self, query: &Query) -> Result<Value> {

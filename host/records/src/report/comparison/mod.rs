@@ -83,6 +83,9 @@ impl MetricGoal {
     }
 }
 
+/// Deviation, relative to the mean, up to which values are equal except for rounding.
+const ROUNDING: f64 = 1e-12;
+
 /// The mean over a group's runs, with the standard deviation if there are several.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeedSpread {
@@ -93,13 +96,14 @@ pub struct SeedSpread {
 }
 
 impl SeedSpread {
-    /// Computes the mean and deviation of these values; `None` if there are no values.
+    /// Computes the mean and deviation of these values; `None` if there are no values. A deviation that comes from rounding is 0.
     #[must_use]
     pub fn from_values(values: &[f64]) -> Option<Self> {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
         let variance = || values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
-        let deviation = (values.len() > 1).then(|| variance().sqrt());
+        let without_noise = |deviation: f64| if deviation <= ROUNDING * mean.abs() { 0.0 } else { deviation };
+        let deviation = (values.len() > 1).then(|| without_noise(variance().sqrt()));
         (!values.is_empty()).then_some(Self { mean, deviation })
     }
 }
@@ -219,11 +223,20 @@ impl RunComparison {
         SeedSpread::from_values(&group.runs.iter().filter_map(last).collect::<Vec<f64>>())
     }
 
+    /// Returns the end of a metric's range that is better in these runs; `None` if neither is. A policy's loss measures nothing if it is
+    /// computed from rewards: it is about 0 for on-policy samples, however good they are.
+    #[must_use]
+    pub fn goal(&self, metric: &str) -> Option<MetricGoal> {
+        let is_of_policy = ["loss", "policy_loss"].contains(&metric.strip_prefix("eval_").unwrap_or(metric));
+        let has_rewards = || self.runs.iter().any(|run| run.series.contains_key("reward"));
+        MetricGoal::from_metric(metric).filter(|_| !(is_of_policy && has_rewards()))
+    }
+
     /// Returns the mean over a group's runs of a metric's best value; `None` if neither end is better. For a reward, only values since the
     /// last change of what determines it count: earlier ones belong to a different reward.
     #[must_use]
     pub fn best(&self, group: &SeedGroup, metric: &str) -> Option<SeedSpread> {
-        let best = MetricGoal::from_metric(metric)?;
+        let best = self.goal(metric)?;
         let best_of = |&i: &usize| {
             let run = &self.runs[i];
             let since = run.breaks(metric).pop().filter(|_| Eras::is_of_rewards(metric));

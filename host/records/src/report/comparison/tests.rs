@@ -43,7 +43,7 @@ fn runs_that_differ_in_their_seed_only_are_one_group_with_a_spread() {
     assert_eq!(difference("num_threads").values, ["1, 2", "10"]);
     let deviation = Some(8.0f64.sqrt());
     assert_eq!(both.last(&both.groups[0], "reward"), Some(SeedSpread { mean: 6.0, deviation }));
-    assert_eq!(both.best(&both.groups[1], "loss"), Some(SeedSpread { mean: 0.25, deviation: None }));
+    assert_eq!(both.best(&both.groups[1], "reward"), Some(SeedSpread { mean: 20.0, deviation: None }));
     assert_eq!((&both.metrics[..], both.key_metrics), (&["reward".to_owned(), "loss".to_owned()][..], 2));
     let line = both.curve(&both.groups[0], "reward", 100);
     assert_eq!((line.x, line.y), (vec![1.0, 2.0, 3.0, 4.0], vec![Some(1.5), Some(3.0), Some(4.5), Some(6.0)]));
@@ -161,6 +161,32 @@ fn what_can_not_be_compared_is_named() {
     let both = RunComparison::load(&[odd, other]).unwrap();
     assert!(both.notes[0].starts_with("odd: config.toml can't be understood"), "{:?}", both.notes);
     assert_eq!(both.runs[1].settings["a"], "</script><u>\\u{1b}[2J");
+}
+
+#[test]
+fn a_loss_has_a_best_value_where_it_is_not_computed_from_rewards() {
+    let place = tempfile::tempdir().unwrap();
+    let losses = |of_runs: [&str; 2], metrics: &str| {
+        let folders = of_runs.map(|name| run(place.path(), name, &format!("a = \"{name}\"\n"), metrics, FINISHED));
+        RunComparison::load(&folders).unwrap()
+    };
+    let given = losses(["sft1", "sft2"], "{\"step\":1,\"loss\":0.25}\n{\"step\":2,\"loss\":0.5}\n");
+    assert_eq!(given.best(&given.groups[1], "loss"), Some(SeedSpread { mean: 0.25, deviation: None }));
+    let sampled = losses(["grpo1", "grpo2"], &rows(4, 1.0));
+    for name in ["loss", "eval_loss", "policy_loss"] {
+        assert_eq!((given.goal(name), sampled.goal(name)), (Some(MetricGoal::Least), None), "{name}");
+    }
+    assert_eq!(sampled.best(&sampled.groups[0], "loss"), None);
+    assert_eq!(sampled.goal("reward"), Some(MetricGoal::Greatest));
+}
+
+#[test]
+fn equal_values_have_no_deviation() {
+    let values = [-0.1842; 3];
+    assert_eq!(SeedSpread::from_values(&values).unwrap().deviation, Some(0.0));
+    assert_eq!(SeedSpread::from_values(&[0.0; 3]).unwrap().deviation, Some(0.0));
+    let apart = SeedSpread::from_values(&[1.0, 1.0 + 1e-9]).unwrap().deviation.unwrap();
+    assert!((apart / 1e-9 - 0.5f64.sqrt()).abs() < 1e-3, "{apart}");
 }
 
 #[test]
