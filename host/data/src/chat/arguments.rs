@@ -1,5 +1,6 @@
 //! Arguments of filters, functions and methods, bound to parameter names as in Python.
 
+use super::operators::whole;
 use minijinja::value::{Kwargs, Rest};
 use minijinja::{Error, ErrorKind, Value};
 
@@ -57,7 +58,18 @@ impl TemplateArguments {
     /// Returns an integer argument.
     pub(super) fn integer(&self, at: usize) -> Result<Option<i64>, Error> {
         let integer = |value: &Value| error(format!("argument {} must be an integer, not {}", at + 1, value.kind()));
-        self.value(at).map(|value| value.as_i64().ok_or_else(|| integer(value))).transpose()
+        let own = |value: &Value| {
+            whole(value).map(|number| i64::try_from(number).unwrap_or(if number < 0 { i64::MIN } else { i64::MAX }))
+        };
+        self.value(at).map(|value| own(value).ok_or_else(|| integer(value))).transpose()
+    }
+
+    /// Returns an argument that is a path of attributes, or a number.
+    pub(super) fn path(&self, at: usize) -> Result<Option<String>, Error> {
+        match self.value(at).and_then(whole) {
+            Some(place) => Ok(Some(place.to_string())),
+            None => self.text(at).map(|path| path.map(str::to_owned)),
+        }
     }
 
     /// Returns whether an argument is given and truthy.

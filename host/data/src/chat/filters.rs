@@ -1,14 +1,12 @@
 //! Jinja's filters, tests and functions that the engine lacks or implements differently.
 
 use super::arguments::{TemplateArguments, all, error};
-use super::{json, methods, namespace, printf, text};
+use super::views::{MappingView, Range};
+use super::{json, letters, macros, methods, namespace, operators, printf, sequences, sorting, text};
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, Value, filters};
 use minijinja_contrib::globals;
 use std::fmt::Write;
-
-/// Maximum length of a range, as in Jinja's sandbox.
-const LONGEST_RANGE: i64 = 100_000;
 
 /// Registers the filters, tests and functions.
 pub(super) fn add(environment: &mut Environment<'_>) {
@@ -17,7 +15,8 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.remove_global("debug");
     environment.add_function("namespace", namespace::namespace);
     environment.add_function(namespace::ASSIGN, namespace::assign);
-    environment.add_function("range", range);
+    environment.add_function("range", |args: Rest<Value>, named: Kwargs| Range::from_arguments(&all(args, named)));
+    environment.add_function(macros::CALLER, macros::caller);
     environment.add_function("dict", dict);
     environment.add_function("cycler", |items: Rest<Value>| globals::cycler(items.0));
     environment.add_function("joiner", globals::joiner);
@@ -26,7 +25,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter(text::MODULO, printf::modulo);
     environment.add_filter("string", text::string);
     environment.add_filter("join", text::join);
-    environment.add_filter("pprint", text::pprint);
+    environment.add_filter("pprint", |value: &Value, _: Option<bool>| text::repr(value));
     environment.add_filter("format", printf::format);
     environment.add_filter("tojson", json::to_json);
     environment.add_filter("replace", replace);
@@ -41,32 +40,77 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter("urlencode", url_encode);
     environment.add_filter("center", center);
     environment.add_filter("truncate", truncate);
-    environment.add_test("iterable", |value: &Value| is_sized(value) || value.kind() == ValueKind::Iterable);
+    add_operators(environment);
+    add_sequences(environment);
+    environment.add_filter("upper", |value: &Value| text::str(value).map(|text| text.to_uppercase()));
+    environment.add_filter("lower", |value: &Value| text::str(value).map(|text| text.to_lowercase()));
+    environment.add_filter("trim", trim);
+    environment.add_filter("abs", |value: &Value| match value.kind() {
+        ValueKind::Bool => operators::positive(value),
+        _ => filters::abs(value.clone()),
+    });
+    environment.add_filter("capitalize", |value: &Value| text::str(value).map(|text| letters::capitalized(&text)));
+    environment.add_filter("title", |value: &Value| text::str(value).map(|text| letters::title_words(&text)));
+    environment.add_test("iterable", |value: &Value| is_sized(value) || value.downcast_object_ref::<MappingView>().is_some());
     environment.add_test("sequence", is_sized);
     environment.add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
     environment.add_test("integer", |value: &Value| value.is_integer());
-    environment.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
+    environment.add_test("callable", |value: &Value| {
+        let is_data = is_sized(value) || value.downcast_object_ref::<MappingView>().is_some() || namespace::is_namespace(value);
+        value.is_undefined() || value.kind() == ValueKind::Plain && !is_data
+    });
+}
+
+/// Registers what the operators are rewritten to, and the tests named like them.
+fn add_operators(environment: &mut Environment<'_>) {
+    environment.add_filter(operators::COMPARED, operators::compared);
+    environment.add_filter(operators::MULTIPLIED, operators::multiplied);
+    environment.add_filter(operators::NEGATIVE, operators::negative);
+    environment.add_filter(operators::POSITIVE, operators::positive);
+    environment.add_test("odd", |value: &Value| Ok::<_, Error>(printf::modulo(value, &2.into())? == Value::from(1)));
+    environment.add_test("even", |value: &Value| Ok::<_, Error>(printf::modulo(value, &2.into())? == Value::from(0)));
+    environment.add_test("divisibleby", |value: &Value, by: &Value| Ok::<_, Error>(printf::modulo(value, by)? == Value::from(0)));
+    environment.add_test(macros::MISSING, macros::is_missing);
+    for (operator, names) in [
+        ("<", ["lt", "lessthan", "<"].as_slice()),
+        ("<=", &["le", "<="]),
+        (">", &["gt", "greaterthan", ">"]),
+        (">=", &["ge", ">="]),
+        ("in", &["in"]),
+    ] {
+        for name in names {
+            environment.add_test(*name, move |left: &Value, right: &Value| operators::compare(left, operator, right));
+        }
+    }
+}
+
+/// Registers filters of lists and other values with items.
+fn add_sequences(environment: &mut Environment<'_>) {
+    environment.add_filter(sequences::SLICED, sequences::sliced);
+    environment.add_filter(sequences::ITERATED, sequences::iterated);
+    environment.add_filter(sequences::UNPACKED, sequences::unpacked);
+    environment.add_filter(sequences::EACH_UNPACKED, sequences::each_unpacked);
+    environment.add_filter("first", sequences::first);
+    environment.add_filter("last", sequences::last);
+    environment.add_filter("list", sequences::list);
+    environment.add_filter("items", sequences::items);
+    environment.add_filter("reverse", sequences::reverse);
+    environment.add_filter("attr", methods::attribute);
+    environment.add_filter("sum", sequences::sum);
+    environment.add_filter("batch", sequences::batch);
+    environment.add_filter("slice", sequences::slice);
+    environment.add_filter("sort", sorting::sort);
+    environment.add_filter("unique", sorting::unique);
+    environment.add_filter("min", sorting::min);
+    environment.add_filter("max", sorting::max);
+    environment.add_filter("dictsort", sorting::dictsort);
+    environment.add_filter("groupby", sorting::groupby);
 }
 
 /// Returns whether a value has a length and items, like strings and mappings. None does not, as in Python.
 fn is_sized(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::Undefined)
-}
-
-/// Python's `range`, with the maximum length of Jinja's sandbox.
-fn range(args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
-    let args = TemplateArguments::bind(&all(args, named), &["start", "stop", "step"])?;
-    let first = args.integer(0)?.ok_or_else(|| error("range: wants an integer"))?;
-    let (start, stop) = args.integer(1)?.map_or((0, first), |stop| (first, stop));
-    let step = args.integer(2)?.unwrap_or(1);
-    if step == 0 {
-        return Err(error("range: the step can't be 0"));
-    }
-    let distance = if step > 0 { i128::from(stop) - i128::from(start) } else { i128::from(start) - i128::from(stop) };
-    let length = (distance.max(0) + i128::from(step.unsigned_abs()) - 1) / i128::from(step.unsigned_abs());
-    let length = i64::try_from(length).ok().filter(|length| *length <= LONGEST_RANGE);
-    let length = length.ok_or_else(|| error(format!("range: it has more than {LONGEST_RANGE} numbers")))?;
-    Ok((0..length).map(|i| Value::from(start + i * step)).collect())
+        || value.downcast_object_ref::<Range>().is_some()
 }
 
 /// Python's `dict`.
@@ -133,21 +177,31 @@ fn int(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error> 
     let number = match value.kind() {
         ValueKind::Undefined => return Err(error("int: the value is undefined")),
         ValueKind::String => {
-            let text = value.as_str().unwrap_or_default().trim();
-            integer(text, base).or_else(|| whole(text.replace('_', "").parse().ok()?))
+            let text = letters::with_ascii_digits(value.as_str().unwrap_or_default());
+            let text = text.trim();
+            match integer(text, base) {
+                None => whole(text.replace('_', "").parse().unwrap_or(f64::NAN))?,
+                number => number,
+            }
         }
         ValueKind::Bool => Some(i128::from(value.is_true())),
         ValueKind::Number if value.is_integer() => return Ok(value.clone()),
-        ValueKind::Number => whole(f64::try_from(value.clone()).unwrap_or(f64::NAN)),
+        ValueKind::Number => whole(f64::try_from(value.clone()).unwrap_or(f64::NAN))?,
         _ => None,
     };
     let value = number.map(|number| i64::try_from(number).map_or_else(|_| Value::from(number), Value::from));
     Ok(value.or_else(|| args.value(0).cloned()).unwrap_or_else(|| 0.into()))
 }
 
-/// Truncates a float to an integer.
-fn whole(float: f64) -> Option<i128> {
-    (float.is_finite() && float.abs() < 1e38).then_some(float.trunc() as i128)
+/// Truncates a float to an integer; `None` if it is not finite.
+///
+/// # Errors
+/// If the integer has more digits than the engine's.
+fn whole(float: f64) -> Result<Option<i128>, Error> {
+    match float.is_finite() {
+        true if float.abs() >= 1e38 => Err(error("int: the number is too large")),
+        is_finite => Ok(is_finite.then_some(float.trunc() as i128)),
+    }
 }
 
 /// Parses an integer as Python does.
@@ -177,7 +231,9 @@ fn float(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error
     let args = TemplateArguments::bind(&all(args, named), &["default"])?;
     let number = match value.kind() {
         ValueKind::Undefined => return Err(error("float: the value is undefined")),
-        ValueKind::String => value.as_str().and_then(|text| text.trim().replace('_', "").parse().ok()),
+        ValueKind::String => {
+            value.as_str().and_then(|text| letters::with_ascii_digits(text).trim().replace('_', "").parse().ok())
+        }
         ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
         ValueKind::Number if value.is_integer() => i128::try_from(value.clone()).ok().map(|number| number as f64),
         ValueKind::Number => f64::try_from(value.clone()).ok(),
@@ -221,6 +277,12 @@ fn quoted(text: &str, safe: &str, space: &str) -> String {
         }
     }
     quoted
+}
+
+/// Filter `trim`.
+fn trim(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+    let args = TemplateArguments::bind(&all(args, named), &["chars"])?;
+    Ok(methods::strip(&text::str(value)?, args.text(0)?, true, true).to_owned())
 }
 
 fn center(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {

@@ -1,13 +1,14 @@
 //! Filter `tojson`: Python's `json.dumps` with the arguments that transformers passes on.
 
 use super::arguments::{TemplateArguments, all, error};
+use super::sorting::sorted_by_key;
 use super::text::{DEEPEST_VALUE, failed, float, too_deep};
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, Value};
 use std::fmt::Write;
 
 /// Maximum width of indentation.
-const WIDEST: usize = 64;
+const WIDEST: usize = 1024;
 
 struct TemplateJsonWriter {
     text: String,
@@ -24,7 +25,13 @@ pub(super) fn to_json(value: &Value, args: Rest<Value>, named: Kwargs) -> Result
     let args = TemplateArguments::bind(&all(args, named), &["ensure_ascii", "indent", "separators", "sort_keys"])?;
     let indent = match args.value(1) {
         Some(text) if text.as_str().is_some() => args.text(1)?.map(str::to_owned),
-        Some(_) => args.integer(1)?.map(|spaces| " ".repeat(usize::try_from(spaces).unwrap_or(0).min(WIDEST))),
+        Some(_) => {
+            let spaces = usize::try_from(args.integer(1)?.unwrap_or(0)).unwrap_or(0);
+            if spaces > WIDEST {
+                return Err(error(format!("tojson: can't indent by more than {WIDEST} spaces")));
+            }
+            Some(" ".repeat(spaces))
+        }
         None => None,
     };
     let separators = match args.value(2) {
@@ -75,11 +82,9 @@ impl TemplateJsonWriter {
     fn object(&mut self, value: &Value, deepest: usize) -> Result<(), Error> {
         let deeper = deepest.checked_sub(1).ok_or_else(too_deep)?;
         let pairs = value.as_object().and_then(|object| object.try_iter_pairs()).into_iter().flatten();
-        let pairs = pairs.map(|(name, value)| Ok((key(&name)?, value)));
-        let mut pairs: Vec<(String, Value)> = pairs.collect::<Result<_, Error>>()?;
-        if self.sorted {
-            pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
-        }
+        let pairs = if self.sorted { sorted_by_key(pairs.collect())? } else { pairs.collect() };
+        let pairs = pairs.into_iter().map(|(name, value)| Ok((key(&name)?, value)));
+        let pairs: Vec<(String, Value)> = pairs.collect::<Result<_, Error>>()?;
         self.text.push('{');
         for (i, (name, value)) in pairs.iter().enumerate() {
             self.separate(i, DEEPEST_VALUE - deeper);

@@ -1,7 +1,10 @@
 //! Methods of Python's strings, lists and mappings that the engine lacks or implements differently.
 
 use super::arguments::{TemplateArguments, error, parts};
-use super::text::str;
+use super::format;
+use super::letters::{self, is_space};
+use super::sequences::method_of_range;
+use super::views::{MappingView, Range};
 use minijinja::value::{Object, ObjectRepr, Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
@@ -37,13 +40,28 @@ pub(super) fn uncalled(value: &Value, name: &str) -> Result<Value, Error> {
     }
 }
 
+/// Filter `attr`: looks up an attribute, but no item. The engine's own objects, such as `loop`, are mappings to it.
+pub(super) fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
+    let is_dict = value.as_object().is_some_and(|object| !object.type_name().starts_with("minijinja::vm::"));
+    match value.kind() {
+        ValueKind::Map if is_dict && OF_MAPPINGS.contains(&name) => uncalled(value, name),
+        ValueKind::Map if is_dict => Ok(Value::UNDEFINED),
+        ValueKind::Map | ValueKind::Plain | ValueKind::Undefined => value.get_attr(name),
+        _ => Ok(Value::UNDEFINED),
+    }
+}
+
 /// Calls a method of a value.
 pub(super) fn call(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let own = match value.kind() {
-        ValueKind::String => of_string(state, value, name, args)?,
+        ValueKind::String => of_string(value.as_str().unwrap_or_default(), name, args)?,
         ValueKind::Seq | ValueKind::Iterable => of_list(value, name, args)?,
         ValueKind::Map => of_mapping(value, name, args)?,
         ValueKind::Number => of_number(value, name, args)?,
+        ValueKind::Plain => match value.downcast_object_ref::<Range>() {
+            Some(range) => method_of_range(value, range, name, args)?,
+            None => None,
+        },
         _ => None,
     };
     match own {
@@ -52,8 +70,7 @@ pub(super) fn call(state: &mut State<'_, '_>, value: &Value, name: &str, args: &
     }
 }
 
-fn of_string(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
-    let text = value.as_str().unwrap_or_default();
+fn of_string(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let chars = |args: &[Value]| Ok::<_, Error>(TemplateArguments::bind(args, &["chars"])?.text(0)?.map(str::to_owned));
     Ok(Some(match name {
         "strip" => strip(text, chars(args)?.as_deref(), true, true).into(),
@@ -63,10 +80,9 @@ fn of_string(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value
         "splitlines" => {
             lines(text, TemplateArguments::bind(args, &["keepends"])?.is_true(0)).into_iter().map(Value::from).collect()
         }
-        "title" => titled(text).into(),
-        "istitle" => (text == titled(text) && text.chars().any(char::is_uppercase)).into(),
         "expandtabs" => expanded(text, TemplateArguments::bind(args, &["tabsize"])?.integer(0)?.unwrap_or(8)).into(),
-        "format" => return formatted(state, value, args).map(Some),
+        "format" => format::format(text, args)?.into(),
+        "format_map" => format::format_map(text, TemplateArguments::bind(args, &["mapping"])?.required(0)?)?.into(),
         "find" | "rfind" | "index" | "rindex" | "count" => {
             search(text, name, &TemplateArguments::bind(args, &["sub", "start", "end"])?)?
         }
@@ -77,13 +93,32 @@ fn of_string(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value
         "removesuffix" => text.strip_suffix(needed(args)?.as_str()).unwrap_or(text).into(),
         "center" | "ljust" | "rjust" => justify(text, name, &TemplateArguments::bind(args, &["width", "fillchar"])?)?.into(),
         "zfill" => zfill(text, TemplateArguments::bind(args, &["width"])?.integer(0)?.unwrap_or(0)).into(),
-        "swapcase" => swapped(text).into(),
-        "casefold" => text.to_lowercase().replace('ß', "ss").into(),
-        "isdecimal" => (!text.is_empty() && text.chars().all(|c| c.is_ascii_digit())).into(),
-        "isidentifier" => is_identifier(text).into(),
         "join" => joined(text, &TemplateArguments::bind(args, &["iterable"])?)?.into(),
-        _ => return Ok(None),
+        _ => return of_letters(text, name).filter(|_| args.is_empty()).map_or(Ok(None), |value| Ok(Some(value))),
     }))
+}
+
+/// Methods about the letters of a string, which have no arguments.
+fn of_letters(text: &str, name: &str) -> Option<Value> {
+    let all = |is: fn(char) -> bool| Value::from(!text.is_empty() && text.chars().all(is));
+    Some(match name {
+        "capitalize" => letters::capitalized(text).into(),
+        "title" => letters::titled(text).into(),
+        "swapcase" => letters::swapped(text).into(),
+        "casefold" => letters::case_folded(text).into(),
+        "istitle" => letters::is_titled(text).into(),
+        "islower" => letters::is_lower(text).into(),
+        "isupper" => letters::is_upper(text).into(),
+        "isidentifier" => letters::is_identifier(text).into(),
+        "isprintable" => text.chars().all(letters::is_printable).into(),
+        "isspace" => all(is_space),
+        "isalpha" => all(letters::is_letter),
+        "isalnum" => all(letters::is_alphanumeric),
+        "isdecimal" => all(letters::is_decimal),
+        "isdigit" => all(letters::is_digit),
+        "isnumeric" => all(letters::is_numeric),
+        _ => return None,
+    })
 }
 
 fn of_list(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
@@ -114,8 +149,13 @@ fn of_mapping(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>
         "copy" => value.clone(),
         "get" if parts(args).1.is_empty() => {
             let args = TemplateArguments::bind(args, &["key", "default"])?;
-            let found = value.as_object().and_then(|object| object.get_value(args.required(0).ok()?));
+            let key = args.required(0)?;
+            let found = value.as_object().and_then(|object| object.get_value(key));
             found.or_else(|| args.given(1).cloned()).unwrap_or_else(|| Value::from(()))
+        }
+        "keys" | "values" | "items" => {
+            TemplateArguments::bind(args, &[])?;
+            return Ok(MappingView::for_method(value, name));
         }
         "get" => return Err(error("get: takes no arguments by name")),
         "update" | "pop" | "popitem" | "clear" | "setdefault" => {
@@ -141,12 +181,7 @@ fn needed(args: &[Value]) -> Result<String, Error> {
     TemplateArguments::bind(args, &["text"])?.text(0)?.map(str::to_owned).ok_or_else(|| error("argument 1 must be a string"))
 }
 
-/// Returns whether Python considers a character whitespace.
-fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
-}
-
-fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) -> &'a str {
+pub(super) fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) -> &'a str {
     let goes = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
     let text = if left { text.trim_start_matches(goes) } else { text };
     if right { text.trim_end_matches(goes) } else { text }
@@ -214,40 +249,49 @@ fn span(length: usize, start: Option<i64>, end: Option<i64>) -> std::ops::Range<
     start..end.max(start)
 }
 
-/// Returns the part of a text between two bounds and its start, all counted in characters.
-fn part<'a>(text: &'a str, args: &TemplateArguments) -> Result<(&'a str, usize), Error> {
+/// Returns the part of a text between two bounds and its start, all counted in characters. `None` if the part would begin after the text
+/// or after its own end, so that not even the empty string is in it.
+fn part<'a>(text: &'a str, args: &TemplateArguments) -> Result<Option<(&'a str, usize)>, Error> {
     let (start, end) = (args.integer(1)?, args.integer(2)?);
     if start.is_none() && end.is_none() {
-        return Ok((text, 0));
+        return Ok(Some((text, 0)));
     }
-    let span = span(text.chars().count(), start, end);
+    let length = text.chars().count();
+    let place = |bound: i64| if bound < 0 { bound.saturating_add(length as i64).max(0) } else { bound };
+    let first = start.map_or(0, place);
+    if first > end.map_or(length as i64, place).min(length as i64) {
+        return Ok(None);
+    }
+    let span = span(length, start, end);
     let byte = |at: usize| text.char_indices().nth(at).map_or(text.len(), |(byte, _)| byte);
-    Ok((&text[byte(span.start)..byte(span.end)], span.start))
+    Ok(Some((&text[byte(span.start)..byte(span.end)], span.start)))
 }
 
 fn search(text: &str, name: &str, args: &TemplateArguments) -> Result<Value, Error> {
     let wanted = args.text(0)?.ok_or_else(|| error(format!("{name}: argument 1 must be a string")))?;
-    let (part, start) = part(text, args)?;
-    let found = match name {
-        "count" => return Ok(part.matches(wanted).count().into()),
-        "find" | "index" => part.find(wanted),
-        _ => part.rfind(wanted),
+    let part = part(text, args)?;
+    let found = match (name, part) {
+        ("count", part) => return Ok(part.map_or(0, |(part, _)| part.matches(wanted).count()).into()),
+        ("find" | "index", Some((part, start))) => part.find(wanted).map(|at| start + part[..at].chars().count()),
+        (_, Some((part, start))) => part.rfind(wanted).map(|at| start + part[..at].chars().count()),
+        (_, None) => None,
     };
     match found {
-        Some(at) => Ok((start + part[..at].chars().count()).into()),
+        Some(at) => Ok(at.into()),
         None if name.ends_with("find") => Ok((-1).into()),
         None => Err(error(format!("{name}: the string is not found"))),
     }
 }
 
 fn affix(text: &str, name: &str, args: &TemplateArguments) -> Result<bool, Error> {
-    let (part, _) = part(text, args)?;
+    let part = part(text, args)?;
     let wanted = args.required(0)?;
     let has = |wanted: &Value| {
         let wanted = wanted.as_str().ok_or_else(|| error(format!("{name}: wants a string or a tuple of strings")))?;
-        Ok(if name == "startswith" { part.starts_with(wanted) } else { part.ends_with(wanted) })
+        let fits = |part: &str| if name == "startswith" { part.starts_with(wanted) } else { part.ends_with(wanted) };
+        Ok(part.is_some_and(|(part, _)| fits(part)))
     };
-    if !matches!(wanted.kind(), ValueKind::Seq | ValueKind::Iterable) {
+    if !wanted.is_tuple() {
         return has(wanted);
     }
     for one in wanted.try_iter()?.checked() {
@@ -298,20 +342,6 @@ pub(super) fn centered(text: &str, width: i64) -> Result<String, Error> {
     justify(text, "center", &TemplateArguments::bind(&[width.into()], &["width", "fillchar"])?)
 }
 
-/// Capitalizes each word. A word begins after every character that is not a letter.
-fn titled(text: &str) -> String {
-    let (mut titled, mut within) = (String::new(), false);
-    for c in text.chars() {
-        match (c.is_alphabetic(), within) {
-            (true, true) => titled.extend(c.to_lowercase()),
-            (true, false) => titled.extend(c.to_uppercase()),
-            (false, _) => titled.push(c),
-        }
-        within = c.is_alphabetic();
-    }
-    titled
-}
-
 /// Expands tabs to the next multiple of `width`.
 fn expanded(text: &str, width: i64) -> String {
     let width = usize::try_from(width).unwrap_or(0);
@@ -336,30 +366,10 @@ fn expanded(text: &str, width: i64) -> String {
     expanded
 }
 
-/// Method `format`. Lists and mappings are formatted as text, unless the format indexes into them.
-fn formatted(state: &mut State<'_, '_>, value: &Value, args: &[Value]) -> Result<Value, Error> {
-    let is_plain = !value.as_str().unwrap_or_default().contains('[');
-    let spelled = |arg: &Value| match arg.kind() {
-        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map if is_plain && !arg.is_kwargs() => str(arg).map(Value::from),
-        _ => Ok(arg.clone()),
-    };
-    let args: Vec<Value> = args.iter().map(spelled).collect::<Result<_, Error>>()?;
-    pycompat::unknown_method_callback(state, value, "format", &args)
-}
-
 fn zfill(text: &str, width: i64) -> String {
     let missing = usize::try_from(width).unwrap_or(0).saturating_sub(text.chars().count());
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     [&text[..text.len() - digits.len()], &"0".repeat(missing), digits].concat()
-}
-
-fn swapped(text: &str) -> String {
-    let swap = |c: char| -> String { if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect() } };
-    text.chars().map(swap).collect()
-}
-
-fn is_identifier(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_alphabetic() || c == '_') && text.chars().all(|c| c.is_alphanumeric() || c == '_')
 }
 
 fn joined(between: &str, args: &TemplateArguments) -> Result<String, Error> {

@@ -6,15 +6,23 @@
 
 mod arguments;
 mod error;
+mod expression;
 mod filters;
+mod format;
 mod json;
+mod letters;
+mod macros;
 mod methods;
 mod namespace;
+mod operators;
 mod pieces;
 mod printf;
+mod sequences;
+mod sorting;
 mod source;
 mod template;
 mod text;
+mod views;
 
 pub use error::RenderError;
 pub use template::TemplateVariables;

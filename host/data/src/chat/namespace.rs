@@ -5,6 +5,7 @@
 
 use super::arguments::{all, error, pairs, parts};
 use super::text::repr;
+use super::views::MappingView;
 use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, ValueKind};
 use minijinja::{Error, Value};
 use std::fmt;
@@ -67,6 +68,11 @@ pub(super) fn namespace(args: Rest<Value>, named: Kwargs) -> Result<Value, Error
     Ok(Value::from_object(made))
 }
 
+/// Returns whether a value is a namespace.
+pub(super) fn is_namespace(value: &Value) -> bool {
+    value.downcast_object_ref::<Namespace>().is_some()
+}
+
 /// Assigns an attribute of a namespace.
 pub(super) fn assign(to: &Value, name: &str, value: &Value) -> Result<(), Error> {
     let to = to.downcast_object_ref::<Namespace>();
@@ -92,6 +98,10 @@ fn copied(value: &Value, deepest: usize, left: &mut usize) -> Result<Value, Erro
             let pairs: Vec<(Value, Value)> = pairs.collect::<Result<_, Error>>()?;
             let pairs = pairs.into_iter().map(|(key, value)| Ok((key, copied(&value, deeper, left)?)));
             Value::from_pairs(pairs.collect::<Result<Vec<_>, Error>>()?)
+        }
+        ValueKind::Plain if let Some(MappingView { mapping, kind }) = value.downcast_object_ref::<MappingView>() => {
+            let mapping = copied(mapping, deeper()?, left)?;
+            Value::from_object(MappingView { mapping, kind: *kind })
         }
         ValueKind::Plain if value.downcast_object_ref::<Namespace>().is_some() => {
             return Err(error("a namespace can't hold a namespace"));

@@ -1,7 +1,7 @@
 //! Python's operator `%`: remainder of numbers, and string formatting.
 
 use super::arguments::{all, error, parts};
-use super::text::{number, repr, str};
+use super::text::{ascii, number, repr, str};
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, Value};
 
@@ -12,7 +12,9 @@ const MOST_DIGITS: usize = 1000;
 pub(super) fn modulo(left: &Value, right: &Value) -> Result<Value, Error> {
     if let Some(format) = left.as_str() {
         let values: Vec<Value> = if right.is_tuple() { right.try_iter()?.collect() } else { vec![right.clone()] };
-        return formatted(format, &values, Some(right).filter(|right| right.kind() == ValueKind::Map)).map(Value::from);
+        // To Python a list is a mapping here, whose items need not be used.
+        let is_mapping = matches!(right.kind(), ValueKind::Map | ValueKind::Seq | ValueKind::Iterable) && !right.is_tuple();
+        return formatted(format, &values, Some(right).filter(|_| is_mapping)).map(Value::from);
     }
     let unfit = || error(format!("can't take {} % {}", left.kind(), right.kind()));
     if is_integer(left) && is_integer(right) {
@@ -76,7 +78,8 @@ fn formatted(format: &str, values: &[Value], named: Option<&Value>) -> Result<St
         let mut after = after;
         let mut own = None;
         if let Some((name, then)) = after.strip_prefix('(').and_then(|after| after.split_once(')')) {
-            let map = named.ok_or_else(|| error("a format with names needs a mapping"))?;
+            let map =
+                named.filter(|map| map.kind() == ValueKind::Map).ok_or_else(|| error("a format with names needs a mapping"))?;
             own = Some(map.get_item(&name.into())?);
             (after, is_named) = (then, true);
         }
@@ -130,7 +133,8 @@ impl FormatSpec<'_> {
     fn write(&self, kind: char, value: &Value, text: &mut String) -> Result<(), Error> {
         let own = match kind {
             's' => self.shortened(str(value)?),
-            'r' | 'a' => self.shortened(repr(value)?),
+            'r' => self.shortened(repr(value)?),
+            'a' => self.shortened(ascii(&repr(value)?)),
             'c' => character(value)?,
             'd' | 'i' | 'u' | 'x' | 'X' | 'o' => return self.integer(kind, value, text),
             'e' | 'E' | 'f' | 'F' | 'g' | 'G' => return self.float(kind, value, text),
@@ -215,7 +219,7 @@ fn character(value: &Value) -> Result<String, Error> {
 }
 
 /// Writes a number with an exponent of at least two digits.
-fn scientific(number: f64, digits: usize) -> String {
+pub(super) fn scientific(number: f64, digits: usize) -> String {
     let text = format!("{number:.digits$e}");
     let Some((mantissa, exponent)) = text.split_once('e') else { return text };
     let (sign, size) = exponent.strip_prefix('-').map_or(('+', exponent), |size| ('-', size));
@@ -223,7 +227,7 @@ fn scientific(number: f64, digits: usize) -> String {
 }
 
 /// Writes a number with this precision, in scientific notation if it is very large or small.
-fn general(number: f64, digits: usize, keep_zeros: bool) -> String {
+pub(super) fn general(number: f64, digits: usize, keep_zeros: bool) -> String {
     let text = scientific(number, digits - 1);
     let exponent: i64 = text.split_once('e').and_then(|(_, exponent)| exponent.parse().ok()).unwrap_or(0);
     let trimmed = |text: &str| match text.contains('.') && !keep_zeros {

@@ -2,14 +2,19 @@
 //!
 //! - `{% generation %}` becomes a call block ([`marks`]).
 //! - An assignment to a namespace becomes a call of [`namespace::ASSIGN`].
-//! - `x.items` that is not called becomes the filter [`methods::UNCALLED`]: in Python it is a method, even if `x` has such a key.
+//! - `x.items` that is not called becomes the filter [`super::methods::UNCALLED`]: in Python it is a method, even if `x` has such a key.
 //! - String literals are written with the engine's escapes.
-//! - `a % b` becomes the filter [`text::MODULO`], which also formats strings, and `a ~ b` the filter [`text::CONCAT`], which formats
-//!   numbers as Python does. A unary plus is dropped.
+//! - `a % b` becomes the filter [`super::text::MODULO`], which also formats strings, and `a ~ b` the filter [`super::text::CONCAT`], which formats
+//!   numbers as Python does.
+//! - Comparisons other than equality, `in`, `*` and signs become filters ([`super::operators`]), and so do slices, the values that a loop iterates
+//!   over, and those that are unpacked into several names ([`super::sequences`]).
+//! - A macro with defaults, `varargs` or `kwargs` becomes one with plain parameters and a function that calls it ([`super::macros`]).
 
 use super::super::marks;
-use super::pieces::{DEEPEST_BRACKETS, Tag, TagToken, TemplatePiece, split};
-use super::{methods, namespace, text};
+use super::expression::expression;
+use super::macros::MacroSignature;
+use super::pieces::{Tag, TagToken, TemplatePiece, split};
+use super::{namespace, sequences};
 
 /// Maximum nesting of blocks; each `elif` counts as a level.
 const DEEPEST_BLOCKS: usize = 128;
@@ -30,10 +35,11 @@ pub(super) struct RewrittenTemplate {
 /// If the template is too large or nested too deeply, or loads other templates.
 pub(super) fn rewritten(source: &str) -> Result<RewrittenTemplate, String> {
     let mut writer = TemplateRewriter::default();
-    for piece in split(source)? {
+    let pieces = split(source)?;
+    for (i, piece) in pieces.iter().enumerate() {
         match piece {
             TemplatePiece::Verbatim(text) => writer.source += text,
-            TemplatePiece::Tag(tag) => writer.tag(&tag)?,
+            TemplatePiece::Tag(tag) => writer.tag(tag, &pieces[i + 1..])?,
         }
     }
     Ok(RewrittenTemplate { source: writer.source, marked: writer.marked })
@@ -43,13 +49,14 @@ pub(super) fn rewritten(source: &str) -> Result<RewrittenTemplate, String> {
 struct TemplateRewriter {
     source: String,
     marked: bool,
-    /// Open blocks: the depth that each adds and, for a block that assigns a namespace's attribute, the two names.
-    blocks: Vec<(usize, Option<(String, String)>)>,
+    /// Open blocks: the depth that each adds, and a statement to add after its end.
+    blocks: Vec<(usize, Option<String>)>,
     depth: usize,
 }
 
 impl TemplateRewriter {
-    fn tag(&mut self, tag: &Tag<'_>) -> Result<(), String> {
+    /// Rewrites a tag, given what follows it.
+    fn tag(&mut self, tag: &Tag<'_>, rest: &[TemplatePiece<'_>]) -> Result<(), String> {
         let Tag { open, tokens, space, close } = tag;
         let words: Vec<&str> = tokens.iter().map(|token| token.text).collect();
         let is_statement = open.starts_with("{%");
@@ -64,10 +71,18 @@ impl TemplateRewriter {
                 format!("{}endcall", tokens[0].space)
             }
             ["set", ..] if is_statement => self.set(tokens)?,
-            ["endset", ..] if is_statement => {
-                let target = self.end_block();
-                let assignment = target.map(|(name, attribute)| assignment(&name, &attribute, ASSIGNED));
-                format!("{}endset", tokens[0].space) + &assignment.map(|text| format!(" %}}{{% {text}")).unwrap_or_default()
+            ["for", ..] if is_statement => {
+                self.begin_block(None)?;
+                for_loop(tokens)
+            }
+            ["macro", ..] if is_statement => {
+                let signature = MacroSignature::parse(tokens, rest);
+                self.begin_block(signature.as_ref().map(MacroSignature::replacement))?;
+                signature.map_or_else(|| expression(tokens), |signature| signature.declaration())
+            }
+            [end @ ("endset" | "endmacro"), ..] if is_statement => {
+                let statement = self.end_block().map(|text| format!(" %}}{{% {text}"));
+                format!("{}{end}", tokens[0].space) + &statement.unwrap_or_default()
             }
             [name, ..] if is_statement => {
                 self.count(name, &words)?;
@@ -91,7 +106,7 @@ impl TemplateRewriter {
         if equals.is_none() {
             let target = dotted(1).filter(|_| targets.len() == 4);
             let written = if target.is_some() { format!(" set {ASSIGNED}") } else { raw(targets) };
-            self.begin_block(target)?;
+            self.begin_block(target.map(|(name, attribute)| assignment(&name, &attribute, ASSIGNED)))?;
             return Ok(written + &expression(rest));
         }
         let value = expression(&rest[1..]);
@@ -111,13 +126,17 @@ impl TemplateRewriter {
                 at += 1;
             }
         }
+        let value = match sequences::shape(&targets[1..]) {
+            Some(shape) => format!(" (({value}) | {}({shape}))", sequences::UNPACKED),
+            None => value,
+        };
         Ok(format!("{written}{}={value}{later}", rest[0].space))
     }
 
     /// Counts open blocks.
     fn count(&mut self, name: &str, words: &[&str]) -> Result<(), String> {
         match name {
-            "if" | "for" | "macro" | "call" | "filter" | "with" | "block" | "autoescape" => self.begin_block(None),
+            "if" | "call" | "filter" | "with" | "block" | "autoescape" => self.begin_block(None),
             "elif" => {
                 if let Some((depth, _)) = self.blocks.last_mut() {
                     *depth += 1;
@@ -135,8 +154,9 @@ impl TemplateRewriter {
         }
     }
 
-    fn begin_block(&mut self, target: Option<(String, String)>) -> Result<(), String> {
-        self.blocks.push((1, target));
+    /// Counts a block, after whose end a statement may be added.
+    fn begin_block(&mut self, later: Option<String>) -> Result<(), String> {
+        self.blocks.push((1, later));
         self.deepen()
     }
 
@@ -148,11 +168,36 @@ impl TemplateRewriter {
         Ok(())
     }
 
-    fn end_block(&mut self) -> Option<(String, String)> {
-        let (depth, target) = self.blocks.pop()?;
+    fn end_block(&mut self) -> Option<String> {
+        let (depth, later) = self.blocks.pop()?;
         self.depth -= depth;
-        target
+        later
     }
+}
+
+/// Rewrites the start of a loop.
+fn for_loop(tokens: &[TagToken<'_>]) -> String {
+    let Some(at) = tokens.iter().position(|token| token.text == "in") else { return expression(tokens) };
+    let (targets, rest) = tokens.split_at(at + 1);
+    let (mut end, mut depth) = (rest.len(), 0_usize);
+    for (i, token) in rest.iter().enumerate() {
+        match token.text {
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" | "}" => depth = depth.saturating_sub(1),
+            "if" if depth == 0 => end = end.min(i),
+            "recursive" if i + 1 == rest.len() && i > 0 && rest[i - 1].text != "." => end = end.min(i),
+            _ => {}
+        }
+    }
+    let (values, rest) = rest.split_at(end);
+    if values.is_empty() {
+        return raw(tokens);
+    }
+    let filter = match sequences::shape(&targets[1..at]) {
+        Some(shape) => format!("{}({shape})", sequences::EACH_UNPACKED),
+        None => sequences::ITERATED.to_owned(),
+    };
+    format!("{} (({}) | {filter}){}", raw(targets), expression(values), expression(rest))
 }
 
 fn assignment(name: &str, attribute: &str, value: &str) -> String {
@@ -166,241 +211,6 @@ fn is_name(text: &str) -> bool {
 /// Writes tokens unchanged.
 fn raw(tokens: &[TagToken<'_>]) -> String {
     tokens.iter().flat_map(|token| [token.space, token.text]).collect()
-}
-
-/// Rewrites the expressions in a tag.
-fn expression(tokens: &[TagToken<'_>]) -> String {
-    ExpressionRewriter { tokens, at: 0, depth: 0 }.all()
-}
-
-/// Keywords between expressions.
-const KEYWORDS: [&str; 8] = ["if", "elif", "else", "and", "or", "not", "in", "is"];
-
-/// Parses a tag's expressions by the precedence of Jinja's operators, and rewrites them.
-struct ExpressionRewriter<'a> {
-    tokens: &'a [TagToken<'a>],
-    at: usize,
-    depth: usize,
-}
-
-impl ExpressionRewriter<'_> {
-    fn peek(&self) -> &str {
-        self.tokens.get(self.at).map_or("", |token| token.text)
-    }
-
-    /// Writes the next token unchanged.
-    fn next(&mut self) -> String {
-        let token = self.tokens.get(self.at).copied().unwrap_or(TagToken { space: "", text: "" });
-        self.at += 1;
-        match token.text.chars().next() {
-            Some(quote @ ('\'' | '"')) if token.text.contains('\\') => token.space.to_owned() + &literal(token.text, quote),
-            _ => [token.space, token.text].concat(),
-        }
-    }
-
-    /// Rewrites all remaining tokens.
-    fn all(mut self) -> String {
-        let mut text = String::new();
-        while self.at < self.tokens.len() {
-            text += &self.sequence();
-            text += &self.next();
-        }
-        text
-    }
-
-    /// Rewrites the inside of brackets: expressions and their separators.
-    fn sequence(&mut self) -> String {
-        let mut text = String::new();
-        while !matches!(self.peek(), "" | ")" | "]" | "}") {
-            text += &if self.begins_operand() { self.sum() } else { self.next() };
-        }
-        text
-    }
-
-    fn begins_operand(&self) -> bool {
-        let word = self.peek();
-        let first = |c: char| c.is_alphanumeric() || matches!(c, '_' | '\'' | '"' | '(' | '[' | '{' | '+' | '-');
-        word.starts_with(first) && !KEYWORDS.contains(&word)
-    }
-
-    fn sum(&mut self) -> String {
-        let mut text = self.concatenation();
-        while matches!(self.peek(), "+" | "-") {
-            text += &self.next();
-            text += &self.concatenation();
-        }
-        text
-    }
-
-    fn concatenation(&mut self) -> String {
-        let mut parts = vec![self.product()];
-        while self.peek() == "~" {
-            self.at += 1;
-            parts.push(self.product());
-        }
-        if parts.len() == 1 { parts.swap_remove(0) } else { format!(" ([{}] | {})", parts.join(", "), text::CONCAT) }
-    }
-
-    fn product(&mut self) -> String {
-        let mut text = self.power();
-        while matches!(self.peek(), "*" | "/" | "//" | "%") {
-            if self.peek() == "%" {
-                self.at += 1;
-                let right = self.power();
-                text = format!(" (({text}) | {}({right}))", text::MODULO);
-            } else {
-                text += &self.next();
-                text += &self.power();
-            }
-        }
-        text
-    }
-
-    fn power(&mut self) -> String {
-        let mut text = self.unary(true);
-        while self.peek() == "**" {
-            text += &self.next();
-            text += &self.unary(true);
-        }
-        text
-    }
-
-    fn unary(&mut self, filtered: bool) -> String {
-        let mut text = String::new();
-        while matches!(self.peek(), "+" | "-") {
-            if self.peek() == "-" {
-                text += &self.next();
-            } else {
-                text.push(' ');
-                self.at += 1;
-            }
-        }
-        let primary = self.primary();
-        text += &self.postfix(primary);
-        if filtered {
-            text += &self.filters();
-        }
-        text
-    }
-
-    fn primary(&mut self) -> String {
-        match self.peek() {
-            "(" | "[" | "{" => self.group(),
-            "" | ")" | "]" | "}" | "," => String::new(),
-            _ => {
-                let mut text = self.next();
-                // Adjacent literals are concatenated.
-                while text.ends_with(['\'', '"']) && self.peek().starts_with(['\'', '"']) {
-                    text += &self.next();
-                }
-                text
-            }
-        }
-    }
-
-    /// Rewrites brackets and their contents.
-    fn group(&mut self) -> String {
-        if self.depth > DEEPEST_BRACKETS {
-            return self.next();
-        }
-        self.depth += 1;
-        let text = self.next() + &self.sequence();
-        self.depth -= 1;
-        text + &self.next()
-    }
-
-    fn postfix(&mut self, mut text: String) -> String {
-        loop {
-            match self.peek() {
-                "." if self.is_uncalled_method() => {
-                    self.at += 1;
-                    text = format!(" (({text}) | {}({:?}))", methods::UNCALLED, self.next().trim());
-                }
-                "." => text.extend([self.next(), self.next()]),
-                "(" | "[" => text += &self.group(),
-                _ => return text,
-            }
-        }
-    }
-
-    /// Returns whether an attribute follows that is named like a mapping's method and is not called.
-    fn is_uncalled_method(&self) -> bool {
-        let word = |ahead: usize| self.tokens.get(self.at + ahead).map_or("", |token| token.text);
-        methods::OF_MAPPINGS.contains(&word(1)) && word(2) != "("
-    }
-
-    /// Writes filters and tests.
-    fn filters(&mut self) -> String {
-        let mut text = String::new();
-        loop {
-            match self.peek() {
-                "|" => text += &self.next(),
-                "is" => {
-                    text += &self.next();
-                    if self.peek() == "not" {
-                        text += &self.next();
-                    }
-                }
-                _ => return text,
-            }
-            text += &self.next();
-            while self.peek() == "." {
-                text.extend([self.next(), self.next()]);
-            }
-            if self.peek() == "(" {
-                text += &self.group();
-            }
-        }
-    }
-}
-
-/// Translates a string literal with Python's escapes into the engine's. Sequences that are not escapes in Python are kept.
-fn literal(text: &str, quote: char) -> String {
-    let mut written = String::from(quote);
-    let mut rest = text.strip_prefix(quote).unwrap_or(text);
-    while let Some((before, after)) = rest.split_once('\\') {
-        written += before;
-        let (c, length) = escaped(after);
-        match c {
-            Some('\\') => written += "\\\\",
-            Some(c) if c == quote => written.extend(['\\', quote]),
-            Some(c) => written.push(c),
-            None if length > 0 => {
-                written.push('\\');
-                written += &after[..length];
-            }
-            None => written += "\\\\",
-        }
-        rest = &after[length..];
-    }
-    written + rest
-}
-
-/// Returns the character for an escape sequence, and the length of the sequence after the backslash. The character is `None` for a line
-/// break, for half of a surrogate pair, and for a sequence that is not an escape, whose length is zero.
-fn escaped(text: &str) -> (Option<char>, usize) {
-    let Some(kind) = text.chars().next() else { return (None, 0) };
-    let number = |from: usize, digits: usize, radix: u32| {
-        let digits = text.get(from..from + digits)?;
-        let number = if digits.contains(['+', '-']) { None } else { u32::from_str_radix(digits, radix).ok() };
-        number.map(|number| (char::from_u32(number), from + digits.len()))
-    };
-    let octal = text.chars().take(3).take_while(|c| c.is_digit(8)).count();
-    match kind {
-        '\\' | '\'' | '"' => (Some(kind), 1),
-        'n' => (Some('\n'), 1),
-        'r' => (Some('\r'), 1),
-        't' => (Some('\t'), 1),
-        'a' => (Some('\u{7}'), 1),
-        'b' => (Some('\u{8}'), 1),
-        'v' => (Some('\u{b}'), 1),
-        'f' => (Some('\u{c}'), 1),
-        'x' => number(1, 2, 16).unwrap_or((None, 0)),
-        'u' => number(1, 4, 16).unwrap_or((None, 0)),
-        'U' => number(1, 8, 16).unwrap_or((None, 0)),
-        _ if octal > 0 => number(0, octal, 8).unwrap_or((None, 0)),
-        _ => (None, 0),
-    }
 }
 
 #[cfg(test)]
@@ -418,42 +228,47 @@ mod tests {
     }
 
     #[test]
-    fn operators_become_filters_by_their_precedence() {
-        for (before, after) in [
-            ("{{ '%s' % x }}", "{{(('%s')|modulo(x))}}"),
-            ("{{ 2 * y % z + 1 }}", "{{((2*y)|modulo(z))+1}}"),
-            ("{{ a ~ b + 1 ~ c | upper ~ 'd' }}", "{{([a,b]|concat)+([1,c|upper,'d']|concat)}}"),
-            ("{{ -x % +y }}", "{{((-x)|modulo(y))}}"),
-            ("{% if a ~ b == '12' and not c % 2 %}", "{%if([a,b]|concat)=='12'andnot((c)|modulo(2))%}"),
-            ("{{ f(a % b, k=c ~ d)[e ~ f].g }}", "{{f(((a)|modulo(b)),k=([c,d]|concat))[([e,f]|concat)].g}}"),
-            ("{% for m in a ~ b recursive %}", "{%formin([a,b]|concat)recursive%}"),
-            ("{{ 'a' 'b' ~ {'x': 1 ~ 2} }}", "{{(['a''b',{'x':([1,2]|concat)}]|concat)}}"),
-            ("{{ a.items.type ~ b.items() }}", "{{([((a)|attribute_or_method(\"items\")).type,b.items()]|concat)}}"),
-            (r"{{ '\n\x41\101\/\'\u00e9\\' }}", "{{'\nAA\\\\/\\'é\\\\'}}"),
-            ("{{ x is not divisibleby(3 % 2) ~ 'y' }}", "{{([xisnotdivisibleby(((3)|modulo(2))),'y']|concat)}}"),
-        ] {
-            let after = after.replace("modulo", text::MODULO).replace("concat", text::CONCAT);
-            assert_eq!(tight(&source(before)), after, "{before}");
-        }
-        for same in
-            ["{{ a.b(c)[1:-2] | d('e', f=g) }}", "{# a % b #}{{ '%} ~' }}~{% raw %}{{ a ~ b }}{% endraw %}", "{{ a - 1 }}"]
-        {
-            assert_eq!(source(same), same);
-        }
-    }
-
-    #[test]
     fn assignments_to_namespaces_become_calls() {
         for (before, after) in [
             ("{%- set ns.x = a ~ 1 -%}", "{%-doassign(ns,\"x\",(([a,1]|concat)))-%}"),
             ("{% set x = 1 %}", "{%setx=1%}"),
-            ("{% set a, ns.x = 1, 2 -%}", "{%seta,named_3=1,2%}{%doassign(ns,\"x\",(named_3))-%}"),
+            ("{% set a, ns.x = 1, 2 -%}", "{%seta,named_3=((1,2)|unpacked([0,0]))%}{%doassign(ns,\"x\",(named_3))-%}"),
             ("{% set ns.x %}a{% endset -%}", "{%setnamed%}a{%endset%}{%doassign(ns,\"x\",(named))-%}"),
             ("{% set ns.x | upper %}a{% endset %}", "{%setnamed|upper%}a{%endset%}{%doassign(ns,\"x\",(named))%}"),
             ("{% set x %}a{% endset %}", "{%setx%}a{%endset%}"),
         ] {
-            let after = after.replace("assign", namespace::ASSIGN).replace("named", ASSIGNED).replace("concat", text::CONCAT);
+            let after = after
+                .replace("assign", namespace::ASSIGN)
+                .replace("named", ASSIGNED)
+                .replace("concat", super::super::text::CONCAT);
             assert_eq!(tight(&source(before)), after, "{before}");
+        }
+    }
+
+    #[test]
+    fn loops_iterate_over_what_filters_return() {
+        for (before, after) in [
+            ("{% for m in a ~ b recursive %}", "{%formin((([a,b]|concat))|iterated)recursive%}"),
+            ("{% for m in 1, 2 if m > 1 %}", "{%formin((1,2)|iterated)if([m,'>',1]|compared)%}"),
+            ("{% for m in (a if b else c) -%}", "{%formin(((aifbelsec))|iterated)-%}"),
+            ("{% for a, (b, c) in d %}", "{%fora,(b,c)in((d)|each_unpacked([0,[0,0]]))%}"),
+            ("{% for (a, b) in d.recursive %}", "{%for(a,b)in((d.recursive)|each_unpacked([0,0]))%}"),
+            ("{% for x in %}", "{%forxin%}"),
+        ] {
+            let after = after.replace("concat", super::super::text::CONCAT);
+            assert_eq!(tight(&source(before)), after, "{before}");
+        }
+    }
+
+    #[test]
+    fn macros_with_defaults_get_a_caller() {
+        let declared = "{%macrof(a,b)%}{%setb=((a)ifbismissing_argumentelseb)-%}{{b}}{%endmacro";
+        let replaced = "{%setf=macro_caller(f,['a','b'],['b'],false,false)-%}";
+        assert_eq!(tight(&source("{% macro f(a, b=a) -%}{{b}}{% endmacro -%}")), format!("{declared}%}}{replaced}"));
+        let both = tight(&source("{% macro f() %}{{varargs}}{{kwargs}}{% endmacro %}{{kwargs}}"));
+        assert!(both.starts_with("{%macrof(varargs,kwargs)%}") && both.contains("macro_caller(f,[],[],true,true)"), "{both}");
+        for same in ["{% macro f(a, b) %}{% endmacro %}{{ varargs }}", "{% macro f(varargs) %}{{ varargs }}{% endmacro %}"] {
+            assert_eq!(source(same), same);
         }
     }
 

@@ -178,6 +178,8 @@ fn no_value_of_a_template_holds_itself() {
         "[ns][::-1]",
         "[1, ns]|reverse",
         "namespace(y=ns)",
+        "{'a': ns}.values()",
+        "[{'a': ns}.items()]",
     ] {
         for look in LOOKS {
             let look = look.replace('V', "ns.x");
@@ -226,6 +228,10 @@ fn deep_values_are_refused_or_written_and_never_end_the_process() {
             let _ = tried(&source).map_err(|error| assert!(error.len() < 2 * SHOWN, "{look}: {error}"));
         }
     }
+    let views = "{% set x = {'a': x}.values() %}".repeat(4000);
+    for look in LOOKS {
+        let _ = tried(&format!("{{% set x = 1 %}}{views}{{{{ {} }}}}", look.replace('V', "x")));
+    }
     let stored = format!("{{% set x = 1 %}}{straight}{{% set ns = namespace() %}}{{% set ns.x = x %}}");
     assert!(tried(&stored).unwrap_err().contains("levels of values"));
     let shared = "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
@@ -248,6 +254,11 @@ fn templates_that_nest_or_make_too_much_fail_soon() {
         ("{{ '%1000000000d' | format(1) }}".into(), "memory"),
         ("{{ '%.1000000000f' % 1 }}".into(), "digits"),
         ("{{ '{:1000000000}'.format(1) }}".into(), ""),
+        ("{{ '{:01000000000,}'.format(1) }}".into(), "memory"),
+        ("{{ '{:{}}'.format('x', 1000000000) }}".into(), "memory"),
+        ("{{ '{:.1000000000f}'.format(1) }}".into(), "digits"),
+        ("{{ [1] * 99999999 }}".into(), "memory"),
+        ("{{ range(100000)[::-1] | list | pprint | length }}".into(), ""),
         ("{{ 'x'.center(1000000000) }}".into(), "memory"),
         ("{{ 'x' | center(1000000000) }}".into(), "memory"),
         ("{{ 'x'.zfill(1000000000) }}{{ 'x'.ljust(1000000000) }}".into(), "memory"),
@@ -257,6 +268,8 @@ fn templates_that_nest_or_make_too_much_fail_soon() {
         ("{{ range(100000) | join('x' * 100000) }}".into(), "memory"),
         ("{{ ('x' * 100000).join(['a'] * 100000) }}".into(), "memory"),
         ("{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}".into(), "recursion"),
+        ("{% macro m(n=1) %}{{ m(n + 1) }}{% endmacro %}{{ m() }}".into(), "recursion"),
+        ("{% macro m() %}{{ m(1, *varargs) }}{% endmacro %}{{ m() }}".into(), "recursion"),
         ("{% for i in [1] recursive %}{{ loop([i]) }}{% endfor %}".into(), "recursion"),
         ("{% macro m() %}{{ caller() }}{% endmacro %}{% macro n() %}{% call m() %}{{ n() }}{% endcall %}{% endmacro %}{{ n() }}".into(), "recursion"),
         ("{% include 'chat' %}".into(), "can't load other templates"),

@@ -1,10 +1,13 @@
 //! Formats values like Python's `str` and `repr`.
 
 use super::arguments::{TemplateArguments, all, error};
+use super::letters::is_printable;
+use super::sequences::iterate;
+use super::sorting::ItemGroup;
+use super::views::MappingView;
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, Output, State, Value};
 use std::fmt::Write;
-use unicode_general_category::{GeneralCategory, get_general_category};
 
 /// Name of the filter for the operator `~`.
 pub(super) const CONCAT: &str = "concatenated_text";
@@ -51,19 +54,19 @@ fn spell(value: &Value, deepest: usize, text: &mut String) -> Result<(), Error> 
     match value.kind() {
         ValueKind::Undefined => text.push_str("Undefined"),
         ValueKind::Number => text.push_str(&number(value)),
+        ValueKind::String if value.is_safe() => {
+            text.push_str("Markup(");
+            escape_unprintable(&format!("{:?}", Value::from(value.as_str().unwrap_or_default())), text);
+            text.push(')');
+        }
         ValueKind::String => escape_unprintable(&format!("{value:?}"), text),
         ValueKind::Bytes => _ = write!(text, "{value:?}"),
         ValueKind::Seq | ValueKind::Iterable => {
-            let [open, close] = if value.is_tuple() { ['(', ')'] } else { ['[', ']'] };
-            text.push(open);
-            let mut items = 0;
-            for item in value.try_iter()?.checked() {
-                text.push_str(if items > 0 { ", " } else { "" });
-                spell(&item?, deeper()?, text)?;
-                items += 1;
-            }
-            text.push_str(if value.is_tuple() && items == 1 { "," } else { "" });
-            text.push(close);
+            let [open, close] = if is_tuple(value) { ["(", ")"] } else { ["[", "]"] };
+            text.push_str(open);
+            let items = spell_items(value, deeper()?, text)?;
+            text.push_str(if is_tuple(value) && items == 1 { "," } else { "" });
+            text.push_str(close);
         }
         ValueKind::Map => {
             text.push('{');
@@ -77,31 +80,55 @@ fn spell(value: &Value, deepest: usize, text: &mut String) -> Result<(), Error> 
             text.push('}');
         }
         ValueKind::Invalid => return Err(failed(value)),
+        ValueKind::Plain if let Some(view) = value.downcast_object_ref::<MappingView>() => {
+            _ = write!(text, "{}([", view.name());
+            spell_items(value, deeper()?, text)?;
+            text.push_str("])");
+        }
         // None, booleans, functions, namespaces.
         _ => _ = write!(text, "{value}"),
     }
     Ok(())
 }
 
+/// Writes the items of a value, and returns their number.
+fn spell_items(value: &Value, deeper: usize, text: &mut String) -> Result<usize, Error> {
+    let mut items = 0;
+    for item in value.try_iter()?.checked() {
+        text.push_str(if items > 0 { ", " } else { "" });
+        spell(&item?, deeper, text)?;
+        items += 1;
+    }
+    Ok(items)
+}
+
+/// Returns whether a value is a tuple.
+pub(super) fn is_tuple(value: &Value) -> bool {
+    value.is_tuple() || value.downcast_object_ref::<ItemGroup>().is_some()
+}
+
 /// Appends a text, escaping characters that are not printable by Python's `str.isprintable` as `repr` does.
 fn escape_unprintable(spelled: &str, text: &mut String) {
-    use GeneralCategory::{
-        Control, Format, LineSeparator, ParagraphSeparator, PrivateUse, SpaceSeparator, Surrogate, Unassigned,
-    };
     for c in spelled.chars() {
-        let has_printable_category = || match get_general_category(c) {
-            Control | Format | LineSeparator | ParagraphSeparator | PrivateUse | Surrogate | Unassigned => false,
-            SpaceSeparator => c == ' ',
-            _ => true,
-        };
-        let is_printable = c.is_ascii_graphic() || has_printable_category();
-        _ = match u32::from(c) {
-            _ if is_printable => write!(text, "{c}"),
-            code @ ..=0xff => write!(text, "\\x{code:02x}"),
-            code @ ..=0xffff => write!(text, "\\u{code:04x}"),
-            code => write!(text, "\\U{code:08x}"),
-        };
+        if is_printable(c) { text.push(c) } else { escape(c, text) }
     }
+}
+
+fn escape(c: char, text: &mut String) {
+    _ = match u32::from(c) {
+        code @ ..=0xff => write!(text, "\\x{code:02x}"),
+        code @ ..=0xffff => write!(text, "\\u{code:04x}"),
+        code => write!(text, "\\U{code:08x}"),
+    };
+}
+
+/// Escapes what is not ASCII, as Python's `ascii` does.
+pub(super) fn ascii(spelled: &str) -> String {
+    let mut text = String::new();
+    for c in spelled.chars() {
+        if c.is_ascii() { text.push(c) } else { escape(c, &mut text) }
+    }
+    text
 }
 
 pub(super) fn too_deep() -> Error {
@@ -150,11 +177,6 @@ pub(super) fn string(value: &Value) -> Result<String, Error> {
     str(value)
 }
 
-/// Filter `pprint`.
-pub(super) fn pprint(value: &Value, _: Option<bool>) -> Result<String, Error> {
-    repr(value)
-}
-
 /// Operator `~`, with its operands as a list.
 pub(super) fn concatenated(value: &Value) -> Result<String, Error> {
     let mut text = String::new();
@@ -168,26 +190,27 @@ pub(super) fn concatenated(value: &Value) -> Result<String, Error> {
 pub(super) fn join(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     let args = TemplateArguments::bind(&all(args, named), &["d", "attribute"])?;
     let between = args.value(0).map(str).transpose()?.unwrap_or_default();
-    let attribute = args.text(1)?;
+    let attribute = args.path(1)?;
     let mut text = String::new();
-    for (i, item) in value.try_iter()?.checked().enumerate() {
+    for (i, item) in iterate(value)?.checked().enumerate() {
         let item = item?;
         text.push_str(if i > 0 { &between } else { "" });
-        match attribute {
+        match &attribute {
             None => write(&item, &mut text)?,
-            Some(path) => write(&at_path(item, path)?, &mut text)?,
+            Some(path) => write(&at_path(item, path, None)?, &mut text)?,
         }
     }
     Ok(text)
 }
 
-/// Returns the value at a path of attributes.
-fn at_path(mut value: Value, path: &str) -> Result<Value, Error> {
+/// Returns the value at a path of attributes, each of which may have a default.
+pub(super) fn at_path(mut value: Value, path: &str, default: Option<&Value>) -> Result<Value, Error> {
     for part in path.split('.') {
-        value = match part.parse::<usize>() {
+        let found = match part.parse::<usize>() {
             Ok(place) => value.get_item_by_index(place)?,
             Err(_) => value.get_attr(part)?,
         };
+        value = default.filter(|_| found.is_undefined()).cloned().unwrap_or(found);
     }
     Ok(value)
 }
