@@ -2,7 +2,7 @@
 
 use super::arguments::{TemplateArguments, all, error};
 use super::views::{MappingView, Range};
-use super::{json, letters, macros, methods, namespace, operators, printf, sequences, sorting, text};
+use super::{html, json, layout, letters, macros, methods, namespace, operators, printf, sequences, sorting, text};
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, Value, filters};
 use minijinja_contrib::globals;
@@ -42,6 +42,13 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter("truncate", truncate);
     add_operators(environment);
     add_sequences(environment);
+    environment.add_filter("e", html::escape);
+    environment.add_filter("escape", html::escape);
+    environment.add_filter("forceescape", html::force_escape);
+    environment.add_filter("striptags", html::strip_tags);
+    environment.add_filter("xmlattr", html::xml_attributes);
+    environment.add_filter("wordwrap", layout::word_wrap);
+    environment.add_filter("filesizeformat", layout::file_size);
     environment.add_filter("upper", |value: &Value| text::str(value).map(|text| text.to_uppercase()));
     environment.add_filter("lower", |value: &Value| text::str(value).map(|text| text.to_lowercase()));
     environment.add_filter("trim", trim);
