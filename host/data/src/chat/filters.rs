@@ -2,7 +2,7 @@
 
 use super::arguments::{TemplateArguments, all, error};
 use super::views::{MappingView, Range};
-use super::{html, json, layout, letters, macros, methods, namespace, operators, printf, sequences, sorting, text};
+use super::{html, json, layout, letters, macros, methods, namespace, operators, pretty, printf, sequences, sorting, text};
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, Value, filters};
 use minijinja_contrib::globals;
@@ -25,7 +25,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter(text::MODULO, printf::modulo);
     environment.add_filter("string", text::string);
     environment.add_filter("join", text::join);
-    environment.add_filter("pprint", |value: &Value, _: Option<bool>| text::repr(value));
+    environment.add_filter("pprint", pretty::pprint);
     environment.add_filter("format", printf::format);
     environment.add_filter("tojson", json::to_json);
     environment.add_filter("replace", replace);

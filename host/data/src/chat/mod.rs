@@ -18,6 +18,7 @@ mod methods;
 mod namespace;
 mod operators;
 mod pieces;
+mod pretty;
 mod printf;
 mod sequences;
 mod sorting;
