@@ -248,6 +248,12 @@ mod tests {
         assert!(shared.has_shared_gate() && shared.modules() == ["q_proj", "k_proj", "v_proj", "o_proj"]);
         let oss = json!({ "model_type": "gpt_oss", "num_local_experts": 4, "rope_parameters": { "rope_type": "default" } });
         assert_eq!(read(oss).mixture.map(|mixture| mixture.routing), Some(Routing::new(4, true)));
+        assert!(!read(json!({ "model_type": "olmoe" })).mixture.unwrap().routing.normalised);
+    }
+
+    #[test]
+    fn mixtures_behind_recurrent_layers_are_as_the_family_says() {
+        let read = |more: Value| parsed(more).unwrap();
         let lfm2 = json!({
             "model_type": "lfm2_moe", "num_key_value_heads": 2, "moe_intermediate_size": 20, "routed_scaling_factor": 2.5,
         });
@@ -271,7 +277,6 @@ mod tests {
         assert!(
             qwen.has_shared_gate() && qwen.is_recurrent(0) && !qwen.is_recurrent(3) && !qwen.modules().contains(&"down_proj")
         );
-        assert!(!read(json!({ "model_type": "olmoe" })).mixture.unwrap().routing.normalised);
     }
 
     #[test]
