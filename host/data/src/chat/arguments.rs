@@ -1,12 +1,20 @@
 //! Arguments of filters, functions and methods, bound to parameter names as in Python.
 
-use super::operators::whole;
-use minijinja::value::{Kwargs, Rest};
+use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 /// Creates the error of a template.
 pub(super) fn error(detail: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, detail.into())
+}
+
+/// Returns an integer; a boolean is one in Python.
+pub(super) fn whole(value: &Value) -> Option<i128> {
+    match value.kind() {
+        ValueKind::Bool => Some(i128::from(value.is_true())),
+        ValueKind::Number if value.is_integer() => i128::try_from(value.clone()).ok(),
+        _ => None,
+    }
 }
 
 /// Bound arguments, in the order of the parameter names.

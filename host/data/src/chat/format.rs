@@ -1,7 +1,6 @@
 //! Python's `str.format`, as Jinja's sandbox runs it.
 
-use super::arguments::{error, pairs, parts};
-use super::operators::whole;
+use super::arguments::{error, pairs, parts, whole};
 use super::printf::{general, scientific};
 use super::text::{ascii, float, repr, str};
 use minijinja::value::ValueKind;

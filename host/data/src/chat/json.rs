@@ -1,8 +1,9 @@
 //! Filter `tojson`: Python's `json.dumps` with the arguments that transformers passes on.
 
 use super::arguments::{TemplateArguments, all, error};
+use super::depth::{DEEPEST_VALUE, too_deep};
 use super::sorting::sorted_by_key;
-use super::text::{DEEPEST_VALUE, failed, float, too_deep};
+use super::text::{failed, float};
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, Value};
 use std::fmt::Write;

@@ -5,11 +5,13 @@
 //! bounded memory, stack and time ([`TextWorkLimiter`]), and the nesting of a template is limited before it is compiled ([`source`]).
 
 mod arguments;
+mod depth;
 mod error;
 mod expression;
 mod filters;
 mod format;
 mod html;
+mod item_group;
 mod json;
 mod layout;
 mod letters;

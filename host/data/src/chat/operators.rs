@@ -1,7 +1,7 @@
 //! Operators of Python that the engine implements differently: comparisons of order, `in`, `*`, and signs.
 
-use super::arguments::error;
-use super::text::{DEEPEST_VALUE, too_deep};
+use super::arguments::{error, whole};
+use super::depth::{DEEPEST_VALUE, too_deep};
 use super::views::{MappingView, Range};
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, Value};
@@ -182,15 +182,6 @@ pub(super) fn positive(value: &Value) -> Result<Value, Error> {
         ValueKind::Number => Ok(value.clone()),
         ValueKind::Bool => Ok(i64::from(value.is_true()).into()),
         _ => Err(error(format!("{} has no sign", described(value)))),
-    }
-}
-
-/// Returns an integer; a boolean is one in Python.
-pub(super) fn whole(value: &Value) -> Option<i128> {
-    match value.kind() {
-        ValueKind::Bool => Some(i128::from(value.is_true())),
-        ValueKind::Number if value.is_integer() => i128::try_from(value.clone()).ok(),
-        _ => None,
     }
 }
 

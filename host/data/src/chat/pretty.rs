@@ -1,9 +1,10 @@
 //! Filter `pprint`: Python's `pprint.pformat`, which sorts keys and breaks lines at 80 characters.
 
 use super::arguments::error;
+use super::depth::{DEEPEST_VALUE, too_deep};
 use super::methods::lines;
 use super::operators::order;
-use super::text::{DEEPEST_VALUE, is_tuple, repr, too_deep};
+use super::text::{is_tuple, repr};
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, Value};
 use std::cmp::Ordering;

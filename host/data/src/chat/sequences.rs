@@ -1,7 +1,6 @@
 //! Iterating over, slicing and unpacking values as Python does.
 
-use super::arguments::{TemplateArguments, error};
-use super::operators::whole;
+use super::arguments::{TemplateArguments, error, whole};
 use super::pieces::TagToken;
 use super::views::Range;
 use minijinja::value::{Kwargs, Tuple, ValueIter, ValueKind};

@@ -1,14 +1,13 @@
 //! Jinja's filters that put items in order: `sort`, `unique`, `min`, `max`, `dictsort` and `groupby`.
 
 use super::arguments::{TemplateArguments, all, error};
+use super::item_group::ItemGroup;
 use super::operators::order;
 use super::sequences::{collected, iterate};
 use super::text::{at_path, repr};
-use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Rest, Tuple, ValueKind};
+use minijinja::value::{Kwargs, Rest, Tuple, ValueKind};
 use minijinja::{Error, Value};
 use std::cmp::Ordering;
-use std::fmt;
-use std::sync::Arc;
 
 /// What items are ordered by.
 struct SortKey<'a> {
@@ -30,7 +29,7 @@ impl<'a> SortKey<'a> {
     }
 
     /// Returns the values of an item to compare.
-    fn of(&self, item: &Value) -> Result<Vec<Value>, Error> {
+    fn values_of(&self, item: &Value) -> Result<Vec<Value>, Error> {
         let values = match self.paths.as_slice() {
             [] => vec![item.clone()],
             paths => paths.iter().map(|path| at_path(item.clone(), path, self.default)).collect::<Result<_, Error>>()?,
@@ -100,7 +99,7 @@ pub(super) fn sort(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Va
     let args = TemplateArguments::bind(&all(args, named), &["reverse", "case_sensitive", "attribute"])?;
     let mut key = SortKey::new(&args, 1, 2)?;
     key.paths = key.paths.iter().flat_map(|paths| paths.split(',')).map(str::to_owned).collect();
-    let items = collected(value)?.into_iter().map(|item| Ok((key.of(&item)?, item)));
+    let items = collected(value)?.into_iter().map(|item| Ok((key.values_of(&item)?, item)));
     let items = sorted(items.collect::<Result<_, Error>>()?, args.is_true(0), order_of_lists)?;
     Ok(items.into_iter().map(|(_, item)| item).collect())
 }
@@ -112,7 +111,7 @@ pub(super) fn unique(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<
     let (mut seen, mut kept) = (std::collections::HashSet::new(), Vec::new());
     for item in iterate(value)?.checked() {
         let item = item?;
-        let own = key.of(&item)?;
+        let own = key.values_of(&item)?;
         if own.iter().any(|value| matches!(value.kind(), ValueKind::Map) || value.kind() == ValueKind::Seq && !value.is_tuple()) {
             return Err(error("unique: lists and mappings can't be told apart"));
         }
@@ -149,7 +148,7 @@ fn extreme(value: &Value, args: &TemplateArguments, wanted: Ordering) -> Result<
     let mut best: Option<(Vec<Value>, Value)> = None;
     for item in iterate(value)?.checked() {
         let item = item?;
-        let own = key.of(&item)?;
+        let own = key.values_of(&item)?;
         let is_better = match &best {
             Some((other, _)) => order_of_values(&own, other)? == Some(wanted),
             None => true,
@@ -176,39 +175,10 @@ pub(super) fn dictsort(value: &Value, args: Rest<Value>, named: Kwargs) -> Resul
     let pairs = value.as_object().and_then(|object| object.try_iter_pairs()).into_iter().flatten();
     let pairs = pairs.map(|(name, value)| {
         let pair = [name, value];
-        Ok((key.of(&pair[place])?, Tuple::from(pair).into()))
+        Ok((key.values_of(&pair[place])?, Tuple::from(pair).into()))
     });
     let pairs = sorted(pairs.collect::<Result<_, Error>>()?, args.is_true(2), order_of_values)?;
     Ok(pairs.into_iter().map(|(_, pair)| pair).collect())
-}
-
-/// Group of the filter `groupby`: a tuple that also has names.
-#[derive(Debug)]
-pub(super) struct ItemGroup {
-    pub grouper: Value,
-    pub list: Value,
-}
-
-impl Object for ItemGroup {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Seq
-    }
-
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        match (key.as_usize(), key.as_str()) {
-            (Some(0), None) | (None, Some("grouper")) => Some(self.grouper.clone()),
-            (Some(1), None) | (None, Some("list")) => Some(self.list.clone()),
-            _ => None,
-        }
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Seq(2)
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("group")
-    }
 }
 
 /// Filter `groupby`.
@@ -218,7 +188,7 @@ pub(super) fn groupby(value: &Value, args: Rest<Value>, named: Kwargs) -> Result
     if key.paths.is_empty() {
         return Err(error("groupby: argument 1 is missing"));
     }
-    let items = collected(value)?.into_iter().map(|item| Ok((key.of(&item)?, item)));
+    let items = collected(value)?.into_iter().map(|item| Ok((key.values_of(&item)?, item)));
     let mut groups: Vec<(Vec<Value>, Vec<Value>)> = Vec::new();
     for (own, item) in sorted(items.collect::<Result<_, Error>>()?, false, order_of_values)? {
         match groups.last_mut() {
@@ -229,7 +199,7 @@ pub(super) fn groupby(value: &Value, args: Rest<Value>, named: Kwargs) -> Result
     // Without regard to case, a group is named as its first item spells it.
     let named = SortKey { case_sensitive: true, ..key };
     let groups = groups.into_iter().map(|(_, items)| {
-        let grouper = named.of(&items[0])?.pop().unwrap_or_default();
+        let grouper = named.values_of(&items[0])?.pop().unwrap_or_default();
         Ok(Value::from_object(ItemGroup { grouper, list: items.into() }))
     });
     groups.collect()

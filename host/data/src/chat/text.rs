@@ -1,9 +1,10 @@
 //! Formats values like Python's `str` and `repr`.
 
 use super::arguments::{TemplateArguments, all, error};
+use super::depth::{DEEPEST_VALUE, too_deep};
+use super::item_group::ItemGroup;
 use super::letters::is_printable;
 use super::sequences::iterate;
-use super::sorting::ItemGroup;
 use super::views::MappingView;
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, Output, State, Value};
@@ -14,9 +15,6 @@ pub(super) const CONCAT: &str = "concatenated_text";
 
 /// Name of the filter for the operator `%`; see [`super::printf`].
 pub(super) const MODULO: &str = "modulo_or_format";
-
-/// Maximum depth of a value that is written; Python's own limit is similar.
-pub(super) const DEEPEST_VALUE: usize = 500;
 
 /// Returns Python's `str` of a value.
 ///
@@ -129,10 +127,6 @@ pub(super) fn ascii(spelled: &str) -> String {
         if c.is_ascii() { text.push(c) } else { escape(c, &mut text) }
     }
     text
-}
-
-pub(super) fn too_deep() -> Error {
-    error(format!("a value has more than {DEEPEST_VALUE} levels within each other"))
 }
 
 /// Returns the error of an invalid value.

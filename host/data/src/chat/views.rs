@@ -2,8 +2,7 @@
 //!
 //! To the engine they are plain objects that can be iterated over, so it neither takes them for lists nor writes them as such.
 
-use super::arguments::{TemplateArguments, error};
-use super::operators::whole;
+use super::arguments::{TemplateArguments, error, whole};
 use minijinja::value::{Enumerator, Object, ObjectRepr, Tuple};
 use minijinja::{Error, Value};
 use std::cmp::Ordering;
