@@ -60,7 +60,7 @@ def train(rlhost, place, name, options, steps):
 def make(rlhost, place, size, layers):
     config = {
         "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": size, "num_hidden_layers": layers,
-        "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": size * 43 // 16, "vocab_size": 2048,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": size * 43 // 16, "vocab_size": 257,
         "max_position_embeddings": 2048, "rope_theta": 1e6, "tie_word_embeddings": True,
     }
     (place / "config.json").write_text(json.dumps(config))
@@ -68,7 +68,9 @@ def make(rlhost, place, size, layers):
     prompts = [{"prompt": f"Game {row}: " + " ".join(words[row % 9 :][:8])} for row in range(EPISODES)]
     (place / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in prompts))
     (place / "chat.jinja").write_text(TEMPLATE)
-    command = [rlhost, "-q", "new-model", "--config", place / "config.json", "--corpus", place / "prompts.jsonl", "--vocab-size", 2048, place / "model"]
+    (place / "corpus.jsonl").write_text("".join(json.dumps({"text": row["prompt"]}) + "\n" for row in prompts))
+    # A vocabulary of bytes: what the model samples is random in any case.
+    command = [rlhost, "-q", "new-model", place / "model", "--config", place / "config.json", "--corpus", place / "corpus.jsonl", "--vocab-size", 257]
     subprocess.run([*map(str, command)], check=True)
 
 
