@@ -3,8 +3,7 @@
 //! Templates modify what they write: they trim contents, drop the reasoning of earlier turns, and write calls in their own format. So a
 //! message counts as omitted only if changing it does not change the output, and reasoning only if that holds in the last turn, too.
 
-use super::chat::Template;
-use super::chat::{RenderError, TemplateVariables};
+use super::chat::{REASONING, RenderError, Template, TemplateVariables};
 use super::message::ChatMessage;
 use crate::config::printable;
 use serde_json::Value;
@@ -17,9 +16,6 @@ const MOST: usize = 64;
 
 /// Replacement for a message's content or reasoning, to see whether the output changes.
 const PROBE: &str = "\u{F1234}probe";
-
-/// Names of a message's reasoning.
-const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// Returns the messages that a text may lack: those whose contents or calls don't occur in it in order, and the last one with reasoning, if
 /// that does not occur in it. If `thorough`, also those with a short content or reasoning, or with calls.

@@ -44,7 +44,7 @@ use std::sync::Arc;
 pub(super) use template::Template;
 
 /// Names under which templates read the reasoning of a message.
-const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+pub(super) const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// Overhead of a message in addition to its text, in bytes.
 const MESSAGE: usize = 256;

@@ -347,14 +347,4 @@ pub(super) const LFM2_MOE: TensorNames = TensorNames {
     ..LFM2
 };
 
-pub(super) const QWEN3_5_MOE: TensorNames = TensorNames {
-    experts: Some(&ExpertNames {
-        router: ["mlp.gate", "mlp.gate"],
-        wide: "mlp.experts.gate_up_proj",
-        down: "mlp.experts.down_proj",
-        correction: None,
-        shared: Some(&SHARED_QWEN),
-        in_files: ExpertFileLayout::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
-    }),
-    ..QWEN3_5
-};
+pub(super) const QWEN3_5_MOE: TensorNames = TensorNames { experts: QWEN2_MOE.experts, ..QWEN3_5 };
