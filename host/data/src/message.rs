@@ -6,6 +6,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as Json};
 use std::ops::Deref;
 
+/// Names under which templates read the reasoning of a message.
+pub(super) const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
 /// Message of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(try_from = "WrittenMessage")]

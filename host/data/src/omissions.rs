@@ -3,8 +3,8 @@
 //! Templates modify what they write: they trim contents, drop the reasoning of earlier turns, and write calls in their own format. So a
 //! message counts as omitted only if changing it does not change the output, and reasoning only if that holds in the last turn, too.
 
-use super::chat::{REASONING, RenderError, Template, TemplateVariables};
-use super::message::ChatMessage;
+use super::chat::{RenderError, Template, TemplateVariables};
+use super::message::{ChatMessage, REASONING};
 use crate::config::printable;
 use serde_json::Value;
 

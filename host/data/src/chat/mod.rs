@@ -33,7 +33,7 @@ pub use error::RenderError;
 pub use template::TemplateVariables;
 
 use super::calls::ToolCallFormat;
-use super::message::ChatMessage;
+use super::message::{ChatMessage, REASONING};
 use super::turns::AssistantSpans;
 use super::work_limiter::TextWorkLimiter;
 use super::{omissions, turn_suffix, turns};
@@ -42,9 +42,6 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json};
 use std::sync::Arc;
 pub(super) use template::Template;
-
-/// Names under which templates read the reasoning of a message.
-pub(super) const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// Overhead of a message in addition to its text, in bytes.
 const MESSAGE: usize = 256;
