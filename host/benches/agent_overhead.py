@@ -5,8 +5,8 @@
     python3 host/benches/agent_overhead.py target/debug/rlhost [--rounds 3] [--steps 4] [--hidden-size 512] [--layers 10]
 
 Both play with the same random model, prompts and chat template, and each turn is 16 sampled tokens and a reply of a few. The environment is
-`guess_number`; the agent is this file, persistent, one process for each episode at a time, on a connection that it keeps, and it answers at
-once with what the game would say to a text without a number. Printed is the time of generating (`time/rollout`) for each sampled token, the
+`guess_number`; the agent is this file, persistent, one process for each episode at a time, on a connection that it keeps, and it begins and
+answers at once as the game does to a text without a number, so that both read and sample the same number of tokens. Printed is the time of generating (`time/rollout`) for each sampled token, the
 median over the steps after the first of all rounds, which alternate. Processes of agents share the cores with the run.
 """
 
@@ -24,7 +24,9 @@ TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if m.role != 'assistant' %}\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-REPLY = "Answer with a number from 1 to 1000."
+HIGHEST = 1000
+GREETING = f"Guess my number between 1 and {HIGHEST}."
+REPLY = "Say a number."
 
 
 def play():
@@ -35,7 +37,7 @@ def play():
         host, path = address.split("/", 1)
         connection = http.client.HTTPConnection(host)
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {episode['api_key']}"}
-        messages = [{"role": "user", "content": episode["row"]["prompt"]}]
+        messages = [{"role": "user", "content": GREETING}]
         for _ in range(TURNS):
             body = json.dumps({"model": "policy", "messages": messages, "max_tokens": TOKENS})
             connection.request("POST", f"/{path}/chat/completions", body, headers)
@@ -45,7 +47,7 @@ def play():
 
 
 def train(rlhost, place, name, options, steps):
-    """Runs some steps; returns for each after the first the seconds of its generation and its sampled tokens."""
+    """Runs some steps; returns for each after the first the seconds of its generation, its sampled tokens and all of its tokens."""
     shared = ["--model", place / "model", "--dataset", place / "prompts.jsonl", "--chat-template-path", place / "chat.jinja"]
     shared += ["--per-device-train-batch-size", EPISODES, "--num-generations", SAMPLES, "--max-completion-length", TOKENS, "--max-turns", TURNS]
     shared += ["--max-episode-tokens", 1024, "--max-steps", steps, "--learning-rate", 0, "--logging-steps", 1, "--output-dir", place / name]
@@ -54,7 +56,7 @@ def train(rlhost, place, name, options, steps):
     if done.returncode != 0:
         sys.exit(f"{name}: {done.stderr[-3000:]}")
     rows = [json.loads(line) for line in (place / name / "metrics.jsonl").read_text().splitlines()]
-    return [(row["time/rollout"], row["completions/mean_length"] * EPISODES, row["episodes/mean_turns"]) for row in rows[1:]]
+    return [(row["time/rollout"], row["completions/mean_length"] * EPISODES, row["num_tokens"] - before["num_tokens"]) for before, row in zip(rows, rows[1:])]
 
 
 def make(rlhost, place, size, layers):
@@ -84,7 +86,7 @@ def main():
     args = parser.parse_args()
     agent = f"{sys.executable} {Path(__file__).resolve()} --play"
     kinds = {
-        "environment": ["--environment", "guess_number.wasm", "--set", "environment.config.high=1000", "--set", f"environment.config.max_guesses={TURNS}"],
+        "environment": ["--environment", "guess_number.wasm", "--set", f"environment.config.high={HIGHEST}", "--set", f"environment.config.max_guesses={TURNS}"],
         "agent": ["--agent", agent, "--set", "agent.persistent=true", "--set", f"agent.max_concurrent={EPISODES}"],
     }
     times = {kind: [] for kind in kinds}
@@ -93,9 +95,9 @@ def main():
         make(args.rlhost, place, args.hidden_size, args.layers)
         for number in range(args.rounds):
             for kind, options in kinds.items():
-                for seconds, tokens, turns in train(args.rlhost, place, f"{kind}{number}", options, args.steps):
+                for seconds, tokens, total in train(args.rlhost, place, f"{kind}{number}", options, args.steps):
                     times[kind].append(1e6 * seconds / tokens)
-                    print(f"{kind:12} {seconds:7.2f} s  {tokens:7.0f} tokens  {turns:4.1f} turns  {times[kind][-1]:7.1f} us a token", flush=True)
+                    print(f"{kind:12} {seconds:7.2f} s  {tokens:7.0f} of {total:7.0f} tokens sampled  {times[kind][-1]:7.1f} us a token", flush=True)
     medians = {kind: statistics.median(values) for kind, values in times.items()}
     for kind, value in medians.items():
         print(f"{kind:12} {value:7.1f} us a sampled token")

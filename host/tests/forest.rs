@@ -204,8 +204,12 @@ fn maps(a: &Architecture, layer: usize, targets: usize) -> usize {
         Family::Qwen3_5 => 7,
         // As above, without MLPs: a mixture's adapter leaves them alone.
         Family::Lfm2Moe if a.is_recurrent(layer) => 2,
+        // Two projections around a state space, or four around attention, and two of the MLP.
+        Family::GraniteMoeHybrid if a.is_recurrent(layer) => 4,
+        Family::GraniteMoeHybrid => 6,
+        Family::Qwen3Next if a.is_recurrent(layer) => 3,
         Family::Qwen3_5Moe if a.is_recurrent(layer) => 5,
-        Family::Lfm2Moe | Family::Qwen3_5Moe => 4,
+        Family::Lfm2Moe | Family::Qwen3_5Moe | Family::Qwen3Next => 4,
         _ => targets,
     }
 }
@@ -217,10 +221,14 @@ fn targets(a: &Architecture) -> Vec<String> {
         Family::Phi3 => &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
         Family::Starcoder2 => &["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
         Family::Gpt2 => &["c_attn", "c_proj", "c_fc"],
+        Family::GraniteMoeHybrid => {
+            &["in_proj", "out_proj", "q_proj", "k_proj", "v_proj", "o_proj", "input_linear", "output_linear"]
+        }
         Family::GraniteMoeShared => &["q_proj", "k_proj", "v_proj", "o_proj", "input_linear", "output_linear"],
         Family::Llama4 => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         Family::Lfm2 => &["in_proj", "out_proj", "q_proj", "k_proj", "v_proj", "w1", "w2", "w3"],
         Family::Lfm2Moe => &["in_proj", "out_proj", "q_proj", "k_proj", "v_proj"],
+        Family::Qwen3Next => &["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj", "k_proj", "v_proj", "o_proj"],
         Family::Qwen3_5Moe => {
             &["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", "q_proj", "k_proj", "v_proj", "o_proj"]
         }
@@ -432,6 +440,8 @@ fn the_auxiliary_loss_of_experts_and_its_gradients_equal_the_naive_form() {
         "mixtral",
         "granitemoe",
         "granitemoeshared",
+        "granitemoehybrid",
+        "qwen3_next",
     ] {
         for again in [false, true] {
             let (policy, a) = policy(name);

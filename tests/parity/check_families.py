@@ -76,6 +76,8 @@ def compare(name, rlhost, check):
     targets = ["q_proj", "k_proj", "v_proj", "o_proj"] if fused else "all-linear"
     if name.startswith("lfm2_moe"):
         targets = ["in_proj", "out_proj", "q_proj", "k_proj", "v_proj"]
+    if name.startswith("qwen3_next"):
+        targets = ["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj", "k_proj", "v_proj", "o_proj"]
     if name.startswith("qwen3_5_moe"):
         targets = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", "q_proj", "k_proj", "v_proj", "o_proj"]
     if name.startswith("llama4"):

@@ -1,6 +1,6 @@
 //! The gradient of the gated delta rule (`delta_rule.rs`).
 
-use super::delta_rule::{DeltaChunk, DeltaHeads, DeltaRuleInputs, EPSILON, decay_factor, product, subtract};
+use super::delta_rule::{ChunkCorrection, DeltaChunk, DeltaHeads, DeltaRuleInputs, EPSILON, decay_factor, product, subtract};
 use super::forest::Forest;
 use super::gemm::WriteMode;
 use super::math::dot;
@@ -10,7 +10,7 @@ use super::view::MatrixView;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Gradients of the rule's inputs, in the same layout.
+/// Gradients of the rule's inputs, in the same layout. Those of correction rates are zero if there are none.
 pub(super) struct DeltaRuleGradients {
     pub rows: Vec<f32>,
     pub decays: Vec<f32>,
@@ -53,7 +53,7 @@ impl DeltaRuleInputs<'_> {
         let mut gradients = DeltaRuleGradients {
             rows: vec![0f32; self.rows.len()],
             decays: vec![0f32; self.decays.len()],
-            betas: vec![0f32; self.betas.len()],
+            betas: vec![0f32; self.decays.len()],
         };
         let to = [&mut gradients.rows, &mut gradients.decays, &mut gradients.betas].map(|all| SharedPointer::new(all));
         let trees = forest.trees();
@@ -64,21 +64,22 @@ impl DeltaRuleInputs<'_> {
             for head in h.value_heads(key_head) {
                 self.tree_backward(forest, tree, (key_head, head), d_out, to);
             }
+            let Some([of_q, of_k]) = self.scales() else { return };
             for row in tree.iter().flat_map(|index| forest.segments()[*index].range()) {
                 let at = row * h.row_width() + key_head * h.key_dim;
                 // SAFETY: only this task accesses this key head's places in the tree's rows.
                 let [dq, dk] =
                     [at, at + h.key_width()].map(|at| unsafe { std::slice::from_raw_parts_mut(to[0].at(at), h.key_dim) });
                 wide!({
-                    normalise_backward(self.query(row, key_head), self.query_scale(), dq);
-                    normalise_backward(self.key(row, key_head), 1.0, dk);
+                    normalise_backward(self.query(row, key_head), of_q, dq);
+                    normalise_backward(self.key(row, key_head), of_k, dk);
                 });
             }
         });
         gradients
     }
 
-    /// Adds the gradients of a value head in a tree. Those of queries and keys are with respect to normalised ones.
+    /// Adds the gradients of a value head in a tree. Those of queries and keys are with respect to what the rule reads.
     fn tree_backward(
         &self,
         forest: &Forest,
@@ -150,31 +151,21 @@ impl DeltaRuleInputs<'_> {
         let read = state.iter().zip(&*d_state).map(|(x, d)| f64::from(*x) * f64::from(*d)).sum::<f64>();
         d_sums[len - 1] = f64::from(left[len - 1]) * read;
         let d_right = chunk.written_backward(&d_out, d_state, &mut d_sums);
-        let PairGradients { scores, system, mut betas } = chunk.pairs_backward(&d_out, &d_right, &mut d_sums);
+        let scores = chunk.scores_backward(&d_out, &mut d_sums);
 
-        // Reads of the state before the chunk: by queries, and by keys in their corrections.
-        let (mut d_of_q, mut d_of_k, mut d_v) = (d_out.clone(), d_right.clone(), d_right.clone());
-        for i in 0..len {
-            let own = i * value_dim..(i + 1) * value_dim;
-            let (beta, left, d_right) = (chunk.betas[i], left[i], &d_right[own.clone()]);
-            let (of_q, of_k) = (&chunk.of_q[own.clone()], &chunk.of_k[own.clone()]);
-            let corrected = left * dot(d_right, of_k);
-            d_sums[i] += f64::from(left * dot(&d_out[own.clone()], of_q)) - f64::from(beta * corrected);
-            betas[i] += dot(d_right, self.value(rows.start + i, head)) - corrected;
-            d_of_q[own.clone()].iter_mut().for_each(|x| *x *= left);
-            d_of_k[own.clone()].iter_mut().for_each(|x| *x *= -beta * left);
-            d_v[own].iter_mut().for_each(|x| *x *= beta);
+        // Reads of the state before the chunk by queries.
+        let mut d_of_q = d_out.clone();
+        for (i, (d_of_q, left)) in d_of_q.chunks_exact_mut(value_dim).zip(&left).enumerate() {
+            d_sums[i] += f64::from(left * dot(d_of_q, &chunk.of_q[i * value_dim..][..value_dim]));
+            d_of_q.iter_mut().for_each(|x| *x *= left);
         }
         let (mut d_q, mut d_k) = (vec![0f32; len * key_dim], vec![0f32; len * key_dim]);
-        let (keys, queries, state) = (chunk.matrix(&chunk.k), chunk.matrix(&chunk.q), MatrixView::new(state, key_dim, value_dim));
-        let (scores, system) = (chunk.matrix(&scores), chunk.matrix(&system));
-        let (d_of_q, d_of_k) = (chunk.matrix(&d_of_q), chunk.matrix(&d_of_k));
-        product(&mut d_q, WriteMode::Replace, d_of_q, state.t());
+        let (keys, queries, before) =
+            (chunk.matrix(&chunk.k), chunk.matrix(&chunk.q), MatrixView::new(state, key_dim, value_dim));
+        let (scores, d_of_q) = (chunk.matrix(&scores), chunk.matrix(&d_of_q));
+        product(&mut d_q, WriteMode::Replace, d_of_q, before.t());
         product(&mut d_q, WriteMode::Add, scores, keys);
-        product(&mut d_k, WriteMode::Replace, d_of_k, state.t());
-        product(&mut d_k, WriteMode::Add, scores.t(), queries);
-        product(&mut d_k, WriteMode::Add, system, keys);
-        product(&mut d_k, WriteMode::Add, system.t(), keys);
+        product(&mut d_k, WriteMode::Replace, scores.t(), queries);
         product(
             &mut d_k,
             WriteMode::Add,
@@ -183,7 +174,20 @@ impl DeltaRuleInputs<'_> {
         );
         d_state.iter_mut().for_each(|x| *x *= left[len - 1]);
         product(d_state, WriteMode::Add, queries.t(), d_of_q);
-        product(d_state, WriteMode::Add, keys.t(), d_of_k);
+        let (d_v, betas) = match &chunk.correction {
+            None => (d_right, vec![0.0; len]),
+            Some(correction) => {
+                let of_values = rows.clone().map(|row| self.value(row, head)).collect::<Vec<_>>();
+                let CorrectionGradients { system, of_k, values, betas } =
+                    chunk.correction_backward(correction, d_right, &of_values, &mut d_sums);
+                let (system, d_of_k) = (chunk.matrix(&system), chunk.matrix(&of_k));
+                product(&mut d_k, WriteMode::Add, d_of_k, before.t());
+                product(&mut d_k, WriteMode::Add, system, keys);
+                product(&mut d_k, WriteMode::Add, system.t(), keys);
+                product(d_state, WriteMode::Add, keys.t(), d_of_k);
+                (values, betas)
+            }
+        };
         // A sum contains the decays of all tokens up to its own.
         for i in (1..len).rev() {
             d_sums[i - 1] += d_sums[i];
@@ -192,18 +196,20 @@ impl DeltaRuleInputs<'_> {
     }
 }
 
-/// Gradients of the products of pairs of tokens, `[L, L]`, and of the corrections through them.
-struct PairGradients {
-    /// Gradients of products of queries and keys.
-    scores: Vec<f32>,
-    /// Gradients of products of keys and keys.
+/// Gradients of what the corrections of a chunk read.
+struct CorrectionGradients {
+    /// Gradients of products of keys and keys, `[L, L]`.
     system: Vec<f32>,
+    /// Gradients of the keys' reads of the state before the chunk, `[L, V]`.
+    of_k: Vec<f32>,
+    /// Gradients of the values, `[L, V]`.
+    values: Vec<f32>,
     betas: Vec<f32>,
 }
 
 impl DeltaChunk {
-    /// Returns the gradient of the right side of the triangular system, whose solution is the written values, and adds those of the sums of
-    /// decays. Later tokens of the chunk and the state after it read the written values.
+    /// Returns the gradient of the right side of the triangular system, whose solution is the written values, or of the written values if
+    /// there is no system, and adds those of the sums of decays. Later tokens of the chunk and the state after it read the written values.
     fn written_backward(&self, d_out: &[f32], d_state: &[f32], d_sums: &mut [f64]) -> Vec<f32> {
         let (len, value_dim) = (self.len, self.written.len() / self.len);
         let mut d_written = vec![0f32; self.written.len()];
@@ -221,45 +227,74 @@ impl DeltaChunk {
             d_sums[len - 1] += along;
         }
         product(&mut d_written, WriteMode::Add, self.matrix(&self.scores).t(), self.matrix(d_out));
+        let Some(ChunkCorrection { betas, system, .. }) = &self.correction else { return d_written };
         // The system, transposed.
         for i in (1..len).rev() {
             let (before, own) = d_written.split_at_mut(i * value_dim);
             let own = &own[..value_dim];
             wide!(for (j, other) in before.chunks_exact_mut(value_dim).enumerate() {
-                subtract(other, self.betas[i] * self.system[i * len + j], own);
+                subtract(other, betas[i] * system[i * len + j], own);
             });
         }
         d_written
     }
 
-    /// Returns the gradients of products of pairs, given those of the outputs and of the right side, and adds those of the sums of decays.
-    fn pairs_backward(&self, d_out: &[f32], d_right: &[f32], d_sums: &mut [f64]) -> PairGradients {
-        let len = self.len;
-        let (mut scores, mut system, mut betas) = (vec![0f32; len * len], vec![0f32; len * len], vec![0f32; len]);
-        product(&mut scores, WriteMode::Replace, self.matrix(d_out), self.matrix(&self.written).t());
-        product(&mut system, WriteMode::Replace, self.matrix(d_right), self.matrix(&self.written).t());
-        for i in 0..len {
-            for j in 0..len {
-                let at = i * len + j;
+    /// Returns the gradients of products of queries and keys, `[L, L]`, given those of the outputs, and adds those of the sums of decays.
+    fn scores_backward(&self, d_out: &[f32], d_sums: &mut [f64]) -> Vec<f32> {
+        let mut d_scores = vec![0f32; self.len * self.len];
+        product(&mut d_scores, WriteMode::Replace, self.matrix(d_out), self.matrix(&self.written).t());
+        for (i, line) in d_scores.chunks_exact_mut(self.len).enumerate() {
+            for (j, d) in line.iter_mut().enumerate() {
                 if j > i {
-                    (scores[at], system[at]) = (0.0, 0.0);
+                    *d = 0.0;
                     continue;
                 }
-                let decay = decay_factor(self.sums[i] - self.sums[j]);
-                let mut along = f64::from(scores[at] * self.scores[at]);
-                scores[at] *= decay;
-                if j < i {
-                    betas[i] -= system[at] * self.system[at];
-                    system[at] *= -self.betas[i];
-                    along += f64::from(system[at] * self.system[at]);
-                    system[at] *= decay;
-                } else {
-                    system[at] = 0.0;
-                }
+                let along = f64::from(*d * self.scores[i * self.len + j]);
+                *d *= decay_factor(self.sums[i] - self.sums[j]);
                 d_sums[i] += along;
                 d_sums[j] -= along;
             }
         }
-        PairGradients { scores, system, betas }
+        d_scores
+    }
+
+    /// Returns the gradients through corrections, given those of the right side of the triangular system, and adds those of the sums of
+    /// decays.
+    fn correction_backward(
+        &self,
+        correction: &ChunkCorrection,
+        d_right: Vec<f32>,
+        values: &[&[f32]],
+        d_sums: &mut [f64],
+    ) -> CorrectionGradients {
+        let (len, value_dim) = (self.len, d_right.len() / self.len);
+        let mut gradients =
+            CorrectionGradients { system: vec![0f32; len * len], of_k: d_right.clone(), values: d_right, betas: vec![0f32; len] };
+        product(&mut gradients.system, WriteMode::Replace, self.matrix(&gradients.values), self.matrix(&self.written).t());
+        for (i, line) in gradients.system.chunks_exact_mut(len).enumerate() {
+            let beta = correction.betas[i];
+            for (j, d) in line.iter_mut().enumerate() {
+                if j >= i {
+                    *d = 0.0;
+                    continue;
+                }
+                let pair = correction.system[i * len + j];
+                gradients.betas[i] -= *d * pair;
+                *d *= -beta;
+                let along = f64::from(*d * pair);
+                *d *= decay_factor(self.sums[i] - self.sums[j]);
+                d_sums[i] += along;
+                d_sums[j] -= along;
+            }
+            let own = i * value_dim..(i + 1) * value_dim;
+            let (left, of_k) = (decay_factor(self.sums[i]), &correction.of_k[own.clone()]);
+            let d_right = &gradients.of_k[own.clone()];
+            let corrected = left * dot(d_right, of_k);
+            d_sums[i] -= f64::from(beta * corrected);
+            gradients.betas[i] += dot(d_right, values[i]) - corrected;
+            gradients.of_k[own.clone()].iter_mut().for_each(|x| *x *= -beta * left);
+            gradients.values[own].iter_mut().for_each(|x| *x *= beta);
+        }
+        gradients
     }
 }

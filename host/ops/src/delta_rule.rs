@@ -8,6 +8,9 @@
 //! - `o_i = exp(G_i) q_i S + sum over j <= i of P_ij w_j`, with `P_ij = exp(G_i - G_j) q_i k_j`
 //! - the next state is `exp(G_L) S + sum over j of exp(G_L - G_j) k_j w_j`
 //!
+//! Without corrections, as in a state space model (Mamba 2), a token writes its value as it is, `S <- S + k v`, so that `w = v` and there is
+//! no system, and queries and keys are read as they are.
+//!
 //! A segment starts from the state at the end of its prefix. The backward pass recomputes the states at the beginnings of chunks and stores
 //! nothing else. Sums are f32.
 
@@ -75,8 +78,8 @@ pub(super) struct DeltaRuleInputs<'a> {
     pub rows: &'a [f32],
     /// Logarithms of decays, `[N, values]`.
     pub decays: &'a [f32],
-    /// Correction rates `beta`, `[N, values]`.
-    pub betas: &'a [f32],
+    /// Correction rates `beta`, `[N, values]`. `None` for states that are not corrected; then queries and keys are not normalised.
+    pub betas: Option<&'a [f32]>,
 }
 
 /// A chunk of one head, with the results that depend on its initial state. Rows are tokens.
@@ -85,17 +88,25 @@ pub(super) struct DeltaChunk {
     /// Normalised queries, times the scale, and keys: `[L, K]`.
     pub q: Vec<f32>,
     pub k: Vec<f32>,
-    pub betas: Vec<f32>,
     /// Sums of decays, `G`.
     pub sums: Vec<f64>,
-    /// `A` without its diagonal, and `P`: `[L, L]`, zero above the diagonal.
-    pub system: Vec<f32>,
+    /// `P`, `[L, L]`, zero above the diagonal.
     pub scores: Vec<f32>,
-    /// `q S` and `k S`, `[L, V]`.
+    /// `q S`, `[L, V]`.
     pub of_q: Vec<f32>,
-    pub of_k: Vec<f32>,
     /// Written values `w`, `[L, V]`.
     pub written: Vec<f32>,
+    /// What corrections read, if states are corrected.
+    pub correction: Option<ChunkCorrection>,
+}
+
+/// What the corrections of a chunk's written values read.
+pub(super) struct ChunkCorrection {
+    pub betas: Vec<f32>,
+    /// `A` without its diagonal, `[L, L]`, zero above the diagonal.
+    pub system: Vec<f32>,
+    /// `k S`, `[L, V]`.
+    pub of_k: Vec<f32>,
 }
 
 /// Returns the factor that remains after decays with this sum of logarithms. Sums are f64, since those of a chunk are many times larger
@@ -124,8 +135,24 @@ pub(super) fn product(out: &mut [f32], dst: WriteMode, a: MatrixView<'_>, b: Mat
 }
 
 impl DeltaRuleInputs<'_> {
-    pub(super) fn query_scale(&self) -> f32 {
-        (self.heads.key_dim as f32).sqrt().recip()
+    /// Returns the factors of normalised queries and keys; `None` if they are not normalised.
+    pub(super) fn scales(&self) -> Option<[f32; 2]> {
+        self.betas.map(|_| [(self.heads.key_dim as f32).sqrt().recip(), 1.0])
+    }
+
+    /// Writes a token's query and key as the rule reads them.
+    fn read_pair(&self, row: usize, key_head: usize, q: &mut [f32], k: &mut [f32]) {
+        let (query, key) = (self.query(row, key_head), self.key(row, key_head));
+        match self.scales() {
+            Some([of_q, of_k]) => wide!({
+                normalise(query, of_q, q);
+                normalise(key, of_k, k);
+            }),
+            None => {
+                q.copy_from_slice(query);
+                k.copy_from_slice(key);
+            }
+        }
     }
 
     pub(super) fn query(&self, row: usize, key_head: usize) -> &[f32] {
@@ -147,44 +174,34 @@ impl DeltaRuleInputs<'_> {
         let DeltaHeads { values, key_dim, value_dim, .. } = self.heads;
         let (len, key_head) = (rows.len(), head / (values / self.heads.keys));
         let (mut q, mut k) = (vec![0f32; len * key_dim], vec![0f32; len * key_dim]);
-        let mut sum = 0.0;
-        let (mut betas, mut sums) = (Vec::with_capacity(len), Vec::with_capacity(len));
+        let (mut sum, mut sums) = (0.0, Vec::with_capacity(len));
         for (i, row) in rows.clone().enumerate() {
-            wide!({
-                normalise(self.query(row, key_head), self.query_scale(), &mut q[i * key_dim..][..key_dim]);
-                normalise(self.key(row, key_head), 1.0, &mut k[i * key_dim..][..key_dim]);
-            });
+            let own = i * key_dim..(i + 1) * key_dim;
+            self.read_pair(row, key_head, &mut q[own.clone()], &mut k[own]);
             sum += f64::from(self.decays[row * values + head]);
             sums.push(sum);
-            betas.push(self.betas[row * values + head]);
         }
-        let (mut system, mut scores) = (vec![0f32; len * len], vec![0f32; len * len]);
-        let (mut of_q, mut of_k) = (vec![0f32; len * value_dim], vec![0f32; len * value_dim]);
+        let (mut scores, mut of_q) = (vec![0f32; len * len], vec![0f32; len * value_dim]);
         let (queries, keys) = (MatrixView::new(&q, len, key_dim), MatrixView::new(&k, len, key_dim));
-        product(&mut system, WriteMode::Replace, keys, keys.t());
-        product(&mut scores, WriteMode::Replace, queries, keys.t());
         let state = MatrixView::new(state, key_dim, value_dim);
+        product(&mut scores, WriteMode::Replace, queries, keys.t());
         product(&mut of_q, WriteMode::Replace, queries, state);
-        product(&mut of_k, WriteMode::Replace, keys, state);
-        let mut written = vec![0f32; len * value_dim];
-        for i in 0..len {
-            for j in 0..len {
-                let decay = if j <= i { decay_factor(sums[i] - sums[j]) } else { 0.0 };
-                scores[i * len + j] *= decay;
-                system[i * len + j] *= if j < i { decay } else { 0.0 };
+        for (i, line) in scores.chunks_exact_mut(len).enumerate() {
+            for (j, score) in line.iter_mut().enumerate() {
+                *score *= if j <= i { decay_factor(sums[i] - sums[j]) } else { 0.0 };
             }
-            let (before, own) = written.split_at_mut(i * value_dim);
-            let (own, value, left) = (&mut own[..value_dim], self.value(rows.start + i, head), decay_factor(sums[i]));
-            wide!({
-                for ((own, v), read) in own.iter_mut().zip(value).zip(&of_k[i * value_dim..]) {
-                    *own = betas[i] * (v - left * read);
-                }
-                for (j, other) in before.chunks_exact(value_dim).enumerate() {
-                    subtract(own, betas[i] * system[i * len + j], other);
-                }
-            });
         }
-        DeltaChunk { len, q, k, betas, sums, system, scores, of_q, of_k, written }
+        let mut written: Vec<f32> = rows.clone().flat_map(|row| self.value(row, head)).copied().collect();
+        let correction = self.betas.map(|betas| {
+            let (mut system, mut of_k) = (vec![0f32; len * len], vec![0f32; len * value_dim]);
+            product(&mut system, WriteMode::Replace, keys, keys.t());
+            product(&mut of_k, WriteMode::Replace, keys, state);
+            let betas = rows.map(|row| betas[row * values + head]).collect();
+            let mut correction = ChunkCorrection { betas, system, of_k };
+            correction.apply(&sums, &mut written);
+            correction
+        });
+        DeltaChunk { len, q, k, sums, scores, of_q, written, correction }
     }
 
     /// Computes the output `[V]` of a head for one token and advances its state.
@@ -192,17 +209,19 @@ impl DeltaRuleInputs<'_> {
         let DeltaHeads { keys, values, key_dim, value_dim } = self.heads;
         let (key_head, kept) = (head / (values / keys), exp(self.decays[row * values + head]));
         let (mut q, mut k, mut write) = (vec![0f32; key_dim], vec![0f32; key_dim], vec![0f32; value_dim]);
+        self.read_pair(row, key_head, &mut q, &mut k);
+        let beta = self.betas.map(|betas| betas[row * values + head]);
         wide!({
-            normalise(self.query(row, key_head), self.query_scale(), &mut q);
-            normalise(self.key(row, key_head), 1.0, &mut k);
             for (line, k) in state.chunks_exact_mut(value_dim).zip(&k) {
                 line.iter_mut().zip(&mut write).for_each(|(s, sum)| {
                     *s *= kept;
                     *sum = k.mul_add(*s, *sum);
                 });
             }
-            let beta = self.betas[row * values + head];
-            write.iter_mut().zip(self.value(row, head)).for_each(|(read, v)| *read = beta * (v - *read));
+            match beta {
+                Some(beta) => write.iter_mut().zip(self.value(row, head)).for_each(|(read, v)| *read = beta * (v - *read)),
+                None => write.copy_from_slice(self.value(row, head)),
+            }
             out.fill(0.0);
             for (line, (k, q)) in state.chunks_exact_mut(value_dim).zip(k.iter().zip(&q)) {
                 for ((s, w), out) in line.iter_mut().zip(&write).zip(&mut *out) {
@@ -256,6 +275,29 @@ impl DeltaRuleInputs<'_> {
             }
         });
         ends
+    }
+}
+
+impl ChunkCorrection {
+    /// Multiplies the products of keys by the decays between their tokens, and replaces values with what their tokens write, which solves
+    /// the triangular system.
+    fn apply(&mut self, sums: &[f64], written: &mut [f32]) {
+        let (len, value_dim) = (sums.len(), written.len() / sums.len());
+        for i in 0..len {
+            for j in 0..len {
+                self.system[i * len + j] *= if j < i { decay_factor(sums[i] - sums[j]) } else { 0.0 };
+            }
+            let (before, own) = written.split_at_mut(i * value_dim);
+            let (own, left, beta) = (&mut own[..value_dim], decay_factor(sums[i]), self.betas[i]);
+            wide!({
+                for (own, read) in own.iter_mut().zip(&self.of_k[i * value_dim..]) {
+                    *own = beta * (*own - left * read);
+                }
+                for (j, other) in before.chunks_exact(value_dim).enumerate() {
+                    subtract(own, beta * self.system[i * len + j], other);
+                }
+            });
+        }
     }
 }
 
@@ -383,7 +425,7 @@ pub(super) mod tests {
         let autograd = (&want * d_out.to_dtype(DType::F64).unwrap()).unwrap().sum_all().unwrap().backward().unwrap();
 
         let given = [&rows, &decays, &betas].map(|t| values(t));
-        let read = DeltaRuleInputs { heads: h, rows: &given[0], decays: &given[1], betas: &given[2] };
+        let read = DeltaRuleInputs { heads: h, rows: &given[0], decays: &given[1], betas: Some(&given[2]) };
         let mut out = vec![f32::NAN; n * h.value_width()];
         let ends = read.forward(&forest, &[true; 5], SharedPointer::new(&mut out));
         near("outputs", &out, &values(&want));

@@ -161,7 +161,7 @@ fn add_windows(keys: &mut GgufKeys, a: &Architecture, ropes: &RopeDivisors) {
 fn add_factors(keys: &mut GgufKeys, a: &Architecture) {
     let f = a.factors;
     match a.family {
-        Family::Granite | Family::GraniteMoe | Family::GraniteMoeShared => {
+        family if family.is_granite() => {
             for (key, factor) in [
                 ("attention.scale", f.scores),
                 ("embedding_scale", f.embedding),

@@ -119,6 +119,7 @@ fn for_family(family: Family) -> Option<LlamaCppGraph> {
         | Family::Glm4
         | Family::Glm4Moe
         | Family::GptOss
+        | Family::GraniteMoeHybrid
         | Family::HunyuanV1Dense
         | Family::Lfm2
         | Family::Lfm2Moe
@@ -128,7 +129,8 @@ fn for_family(family: Family) -> Option<LlamaCppGraph> {
         | Family::Olmo3
         | Family::Qwen2Moe
         | Family::Qwen3_5
-        | Family::Qwen3_5Moe => return None,
+        | Family::Qwen3_5Moe
+        | Family::Qwen3Next => return None,
     })
 }
 
@@ -170,7 +172,6 @@ impl LlamaCppGraph {
         let needs = |has: TensorPresence, given: bool| has == TensorPresence::Always && !given;
         let f = a.factors;
         let of_heads = (a.heads.head_dim as f32).sqrt().recip();
-        let granite = matches!(a.family, Family::Granite | Family::GraniteMoe | Family::GraniteMoeShared);
         let scores = if gemma { gemma_scores(a) } else { of_heads };
         let differs = |x: f32, y: f32| (x - y).abs() > 1e-6 * y.abs();
         let mut all = vec![
@@ -183,7 +184,10 @@ impl LlamaCppGraph {
             (self.output == TensorPresence::Never && !a.tied, "an output matrix that is not the embedding"),
             (self.square && a.query_width() != a.hidden_size, "heads whose total width is not the hidden size"),
             (a.scores_by_layer, "attention scores scaled by layer (scale_attn_by_inverse_layer_idx)"),
-            (!granite && differs(f.scores, scores), "a scale of attention scores that does not follow from its heads"),
+            (
+                !a.family.is_granite() && differs(f.scores, scores),
+                "a scale of attention scores that does not follow from its heads",
+            ),
             (a.family == Family::Gemma2 && f.scores_cap.is_none(), "attention scores without soft-capping"),
             (a.family == Family::Gemma2 && f.logits_cap.is_none(), "logits without soft-capping"),
             (self.activation_lacks(a.activation), "this activation function"),

@@ -182,18 +182,15 @@ impl NaiveDecoder<'_> {
 
     /// Computes a gated delta network, token by token, in f64 between its projections: small heads are normalised, and sums over decays
     /// cancel.
-    fn network(&self, x: &Tensor, layer: &str, h: DeltaHeads) -> Result<Tensor> {
+    fn network(&self, x: &Tensor, layer: &str, h: DeltaHeads, grouped: bool) -> Result<Tensor> {
         let ((b, t, _), name) = (x.dims3()?, |part: &str| format!("{layer}.linear_attn.{part}"));
         let wide = |t: &Tensor| t.to_dtype(DType::F64);
-        let kernel = wide(self.var(&name("conv1d.weight")))?;
-        let width = kernel.dim(2)?;
-        let rows = wide(&self.linear(x, &name("in_proj_qkv"))?)?;
-        let padded = Tensor::cat(&[Tensor::zeros((b, width - 1, h.row_width()), DType::F64, &Device::Cpu)?, rows.clone()], 1)?;
-        let mut sum = rows.zeros_like()?;
-        for i in 0..width {
-            sum = (sum + padded.narrow(1, i, t)?.broadcast_mul(&kernel.narrow(2, i, 1)?.reshape(h.row_width())?)?)?;
-        }
-        let mixed = sum.silu()?;
+        let [rows, gates, rates, steps] = if grouped {
+            self.grouped(x, &name(""), h)?
+        } else {
+            ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"].map(|part| self.linear(x, &name(part)).unwrap())
+        };
+        let mixed = self.convolved(&wide(&rows)?, &name("conv1d"))?.silu()?;
         let each = h.values / h.keys;
         let unit = |first: usize| -> Result<Tensor> {
             let heads = mixed.narrow(2, first, h.key_width())?.reshape((b, t, h.keys, h.key_dim))?;
@@ -202,9 +199,9 @@ impl NaiveDecoder<'_> {
         };
         let (q, k) = ((unit(0)? / (h.key_dim as f64).sqrt())?, unit(h.key_width())?);
         let v = mixed.narrow(2, 2 * h.key_width(), h.value_width())?.reshape((b, t, h.values, h.value_dim))?;
-        let steps = wide(&self.linear(x, &name("in_proj_a"))?)?.broadcast_add(&wide(self.var(&name("dt_bias")))?)?;
+        let steps = wide(&steps)?.broadcast_add(&wide(self.var(&name("dt_bias")))?)?;
         let kept = (steps.exp()? + 1.0)?.log()?.broadcast_mul(&wide(self.var(&name("A_log")))?.exp()?)?.neg()?.exp()?;
-        let betas = sigmoid(&wide(&self.linear(x, &name("in_proj_b"))?)?)?;
+        let betas = sigmoid(&wide(&rates)?)?;
         let mut state = Tensor::zeros((b, h.values, h.key_dim, h.value_dim), DType::F64, &Device::Cpu)?;
         let mut outputs = Vec::new();
         for i in 0..t {
@@ -223,8 +220,69 @@ impl NaiveDecoder<'_> {
             t,
             h.value_width(),
         ))?;
-        let gated = (y * wide(&self.linear(x, &name("in_proj_z"))?)?.silu()?)?;
+        let gated = (y * wide(&gates)?.silu()?)?;
         self.linear(&gated.to_dtype(DType::F32)?, &name("out_proj"))
+    }
+
+    /// Computes the inputs of a gated delta network whose two projections group them by key head.
+    fn grouped(&self, x: &Tensor, layer: &str, h: DeltaHeads) -> Result<[Tensor; 4]> {
+        let ((b, t, _), each) = (x.dims3()?, h.values / h.keys);
+        let heads = |part: &str| self.linear(x, &format!("{layer}{part}"))?.reshape((b, t, h.keys, ()));
+        let (joined, rates) = (heads("in_proj_qkvz")?, heads("in_proj_ba")?);
+        let part = |from: &Tensor, first: usize, width: usize| from.narrow(3, first, width)?.reshape((b, t, ()));
+        let (k, v) = (h.key_dim, each * h.value_dim);
+        let rows = [part(&joined, 0, k)?, part(&joined, k, k)?, part(&joined, 2 * k, v)?];
+        Ok([Tensor::cat(&rows, 2)?, part(&joined, 2 * k + v, v)?, part(&rates, 0, each)?, part(&rates, each, each)?])
+    }
+
+    /// Computes a convolution over the last few tokens, `[B, T, D]`, in f64.
+    fn convolved(&self, rows: &Tensor, name: &str) -> Result<Tensor> {
+        let (b, t, d) = rows.dims3()?;
+        let kernel = self.var(&format!("{name}.weight")).to_dtype(DType::F64)?;
+        let width = kernel.dim(2)?;
+        let padded = Tensor::cat(&[Tensor::zeros((b, width - 1, d), DType::F64, &Device::Cpu)?, rows.clone()], 1)?;
+        let mut sum = rows.zeros_like()?;
+        for i in 0..width {
+            sum = (sum + padded.narrow(1, i, t)?.broadcast_mul(&kernel.narrow(2, i, 1)?.reshape(d)?)?)?;
+        }
+        match self.vars.get(&format!("{name}.bias")) {
+            Some(bias) => sum.broadcast_add(&bias.to_dtype(DType::F64)?),
+            None => Ok(sum),
+        }
+    }
+
+    /// Computes a state space, token by token, in f64 between its projections.
+    fn state_space(&self, x: &Tensor, layer: &str, h: DeltaHeads, limits: [f32; 2]) -> Result<Tensor> {
+        let ((b, t, _), name) = (x.dims3()?, |part: &str| format!("{layer}.mamba.{part}"));
+        let wide = |t: &Tensor| t.to_dtype(DType::F64);
+        let (inner, row, each) = (h.value_width(), h.row_width(), h.values / h.keys);
+        let joined = wide(&self.linear(x, &name("in_proj"))?)?;
+        let mixed = self.convolved(&joined.narrow(2, inner, row)?, &name("conv1d"))?.silu()?;
+        let values = mixed.narrow(2, 0, inner)?.reshape((b, t, h.values, h.value_dim))?;
+        let of_groups = |first: usize| -> Result<Tensor> {
+            let groups = mixed.narrow(2, inner + first, h.key_width())?.reshape((b, t, h.keys, 1, h.key_dim))?;
+            groups.broadcast_as((b, t, h.keys, each, h.key_dim))?.reshape((b, t, h.values, h.key_dim))
+        };
+        let (keys, queries) = (of_groups(0)?, of_groups(h.key_width())?);
+        let steps = joined.narrow(2, inner + row, h.values)?.broadcast_add(&wide(self.var(&name("dt_bias")))?)?;
+        let steps = (steps.exp()? + 1.0)?.log()?.clamp(f64::from(limits[0]), f64::from(limits[1]))?;
+        let kept = steps.broadcast_mul(&wide(self.var(&name("A_log")))?.exp()?)?.neg()?.exp()?;
+        let skip = wide(self.var(&name("D")))?.unsqueeze(1)?;
+        let mut state = Tensor::zeros((b, h.values, h.key_dim, h.value_dim), DType::F64, &Device::Cpu)?;
+        let mut outputs = Vec::new();
+        for i in 0..t {
+            let at = |x: &Tensor| x.narrow(1, i, 1)?.squeeze(1);
+            let written = at(&values)?.broadcast_mul(&at(&steps)?.unsqueeze(2)?)?.unsqueeze(2)?;
+            state = state.broadcast_mul(&at(&kept)?.reshape((b, h.values, 1, 1))?)?;
+            state = (state + at(&keys)?.unsqueeze(3)?.broadcast_mul(&written)?)?;
+            let read = state.broadcast_mul(&at(&queries)?.unsqueeze(3)?)?.sum(2)?;
+            outputs.push((read + at(&values)?.broadcast_mul(&skip)?)?.unsqueeze(1)?);
+        }
+        let gated = (Tensor::cat(&outputs, 1)?.reshape((b, t, inner))? * joined.narrow(2, 0, inner)?.silu()?)?;
+        let groups = gated.reshape((b, t, h.keys, inner / h.keys))?;
+        let size = (groups.sqr()?.mean_keepdim(D::Minus1)? + self.a.norm_eps)?.sqrt()?;
+        let y = groups.broadcast_div(&size)?.reshape((b, t, inner))?.broadcast_mul(&wide(self.var(&name("norm.weight")))?)?;
+        self.linear(&y.to_dtype(DType::F32)?, &name("out_proj"))
     }
 
     /// Computes a gated short convolution: a sum of shifted copies.
@@ -283,7 +341,7 @@ impl NaiveDecoder<'_> {
             Family::GptOss => ("mlp", "router"),
             Family::Lfm2Moe => ("feed_forward", "gate"),
             Family::Llama4 => ("feed_forward", "router"),
-            Family::GraniteMoe | Family::GraniteMoeShared => ("block_sparse_moe", "router"),
+            family if family.is_granite() => ("block_sparse_moe", "router"),
             _ => ("mlp", "gate"),
         };
         let x = x.reshape((b * t, d))?;
@@ -345,7 +403,7 @@ impl NaiveDecoder<'_> {
             self.linear(&(gate.silu()? * up)?, &name("down_proj"))
         };
         match self.a.family {
-            Family::Qwen2Moe | Family::Qwen3_5Moe => {
+            Family::Qwen2Moe | Family::Qwen3_5Moe | Family::Qwen3Next => {
                 let weight = sigmoid(&self.linear(x, &format!("{layer}.mlp.shared_expert_gate"))?)?;
                 gated("mlp.shared_expert")?.broadcast_mul(&weight)
             }
@@ -372,7 +430,7 @@ impl NaiveDecoder<'_> {
                 let both = self.linear(x, &name("gate_up_proj"))?;
                 self.linear(&(f(&both.narrow(2, 0, i)?)? * both.narrow(2, i, i)?)?, &name("down_proj"))
             }
-            Family::GraniteMoeShared => {
+            Family::GraniteMoeHybrid | Family::GraniteMoeShared => {
                 let both = self.linear(x, &format!("{layer}.shared_mlp.input_linear"))?;
                 let active = (f(&both.narrow(2, 0, i)?)? * both.narrow(2, i, i)?)?;
                 self.linear(&active, &format!("{layer}.shared_mlp.output_linear"))
@@ -414,7 +472,8 @@ impl NaiveDecoder<'_> {
             let mixed = match a.recurrence.as_ref().filter(|_| a.is_recurrent(l)).map(|recurrence| recurrence.kind) {
                 None => self.attention(&read, &layer, l)?,
                 Some(RecurrenceKind::Convolution { .. }) => self.convolution(&read, &layer)?,
-                Some(RecurrenceKind::GatedDelta(heads)) => self.network(&read, &layer, heads)?,
+                Some(RecurrenceKind::GatedDelta { heads, grouped }) => self.network(&read, &layer, heads, grouped)?,
+                Some(RecurrenceKind::StateSpace { heads, limits, .. }) => self.state_space(&read, &layer, heads, limits)?,
             };
             let y = norm(&mixed, attended)?;
             let middle = (&x + (y * residual)?)?;

@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from Llama.
 
 /// Folder names of the fixtures.
-pub const FAMILIES: [&str; 36] = [
+pub const FAMILIES: [&str; 39] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -38,10 +38,13 @@ pub const FAMILIES: [&str; 36] = [
     "qwen3_5",
     "qwen3_5_wide",
     "qwen3_5_moe",
+    "qwen3_next",
+    "granitemoehybrid",
+    "granitemoehybrid_dense",
 ];
 
 /// Fixtures that devices have no kernels for.
-const OF_THE_CPU: [&str; 14] = [
+const OF_THE_CPU: [&str; 17] = [
     "cohere2",
     "ernie4_5",
     "glm4",
@@ -56,6 +59,9 @@ const OF_THE_CPU: [&str; 14] = [
     "qwen3_5",
     "qwen3_5_wide",
     "qwen3_5_moe",
+    "qwen3_next",
+    "granitemoehybrid",
+    "granitemoehybrid_dense",
 ];
 
 /// Returns the fixtures that devices have kernels for.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::process::Command;
 
 /// Families with recurrent layers, of which the second of three attends, and how many of their tensors belong to a recurrence.
-fn families() -> [(Value, usize); 4] {
+fn families() -> [(Value, usize); 6] {
     let lfm2 = json!({
         "model_type": "lfm2", "block_multiple_of": 8, "conv_L_cache": 3, "conv_bias": true,
         "layer_types": ["conv", "full_attention", "conv"],
@@ -27,7 +27,13 @@ fn families() -> [(Value, usize); 4] {
     lfm2_moe.as_object_mut().expect("an object").remove("block_multiple_of");
     let mut qwen_moe = with(&qwen, "qwen3_5_moe_text", experts);
     qwen_moe["shared_expert_intermediate_size"] = 24.into();
-    [(lfm2, 6), (qwen, 9), (lfm2_moe, 6), (qwen_moe, 9)]
+    let mut qwen_next = with(&qwen_moe, "qwen3_next", json!({"mlp_only_layers": [0]}));
+    qwen_next["linear_num_key_heads"] = 1.into();
+    let granite = json!({
+        "model_type": "granitemoehybrid", "layer_types": ["mamba", "attention", "mamba"], "mamba_n_heads": 4, "mamba_d_state": 8,
+        "mamba_n_groups": 2, "mamba_proj_bias": true, "num_local_experts": 4, "shared_intermediate_size": 24, "intermediate_size": 16,
+    });
+    [(lfm2, 6), (qwen, 9), (lfm2_moe, 6), (qwen_moe, 9), (qwen_next, 7), (granite, 10)]
 }
 
 /// A folder with a small model of a family as `model`, and rows as `rows.jsonl`.
@@ -59,7 +65,7 @@ fn grpo(place: &TestFolder, run: &str, more: &[&str]) {
 fn a_model_with_recurrent_layers_learns_from_what_it_generates_and_resumes_bit_for_bit() {
     for (family, tensors) in families() {
         let place = place(&family);
-        let of_recurrence = |name: &str| name.contains(".conv.") || name.contains(".linear_attn.");
+        let of_recurrence = |name: &str| [".conv.", ".linear_attn.", ".mamba."].iter().any(|part| name.contains(part));
         grpo(&place, "whole", &[]);
         let norms = place.figure("whole", "grad_norm");
         assert!(norms.len() == 3 && norms.iter().all(|norm| norm.is_finite() && *norm > 0.0), "{norms:?}");

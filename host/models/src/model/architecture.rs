@@ -1,6 +1,6 @@
 //! Sizes and switches of a decoder, read from the `config.json` of Hugging Face models.
 
-use super::bounds::{MOST_INTERMEDIATE, MOST_LAYERS, MOST_POSITIONS};
+use super::bounds::{MOST_HIDDEN, MOST_INTERMEDIATE, MOST_LAYERS, MOST_POSITIONS};
 use super::families::{FAMILIES, Family};
 use super::ignored_keys;
 use super::json::ConfigObject;
@@ -8,7 +8,7 @@ use super::layer_kinds::{LayerKinds, kinds};
 use super::mixture::Mixture;
 use super::names::ExpertNames;
 use super::query_scale::QueryScale;
-use super::recurrence::{Recurrence, adjusted_intermediate, tied};
+use super::recurrence::{Recurrence, adjusted_intermediate, rotates, tied};
 use super::rope_scaling::{ModelRopes, Rope, RopeContext, resolve};
 use super::switches::{
     DecoderFactors, HeadNorms, LinearBiases, NormKind, activation_of, biases, factors, head_norms, norm_eps, norm_kind,
@@ -22,9 +22,6 @@ use crate::ops::rope::RopePairing;
 use crate::ops::{Capability, Precision};
 use serde_json::Value;
 use std::path::Path;
-
-/// Maximum `hidden_size`. No known model reaches a tenth of this limit or of the following ones.
-const MOST_HIDDEN: usize = 1 << 20;
 
 /// Maximum `num_attention_heads` and `num_key_value_heads`.
 const MOST_HEADS: usize = 1 << 16;
@@ -189,7 +186,7 @@ impl Architecture {
             rope.into_iter().flat_map(|ModelRopes { full, sliding, .. }| [Some(full), sliding]).flatten().collect();
         let recurrence = Recurrence::read(config, family, layers)?;
         let LayerKinds { windows, rotary } = match &recurrence {
-            Some(recurrence) => recurrence.kinds(),
+            Some(recurrence) => recurrence.kinds(rotates(config, family)?),
             None => kinds(config, family, layers, ropes.len() > 1)?,
         };
         let LinearBiases { qkv, output, mlp } = biases(config, family)?;
@@ -391,6 +388,8 @@ fn intermediate_size(
         (None, Family::Gpt2) => Ok(config.size("n_inner", MOST_INTERMEDIATE)?.unwrap_or(4 * hidden_size)),
         (None, Family::Lfm2) => adjusted_intermediate(config),
         // Each layer has experts.
+        (None, Family::GraniteMoeHybrid) => Ok(config.size("shared_intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(1024)),
+        (None, Family::Qwen3Next) => Ok(config.size("intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(5632)),
         (None, Family::Qwen3_5Moe) => Ok(config.size("intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(1)),
         (None, Family::Llama4) => config.needed_size("intermediate_size_mlp", MOST_INTERMEDIATE),
         (None, _) => config.needed_size("intermediate_size", MOST_INTERMEDIATE),
@@ -403,14 +402,15 @@ fn heads(config: &ConfigObject, family: Family, hidden_size: usize) -> std::resu
         Family::Gpt2 | Family::GptNeoX => heads,
         Family::Lfm2 | Family::Lfm2Moe => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(8),
         Family::Qwen3_5 => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(4),
-        Family::Qwen3_5Moe => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(2),
+        Family::Qwen3_5Moe | Family::Qwen3Next => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(2),
         _ => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(heads),
     };
     if !heads.is_multiple_of(kv_heads) {
         return Err(format!("num_attention_heads {heads} must be a multiple of num_key_value_heads {kv_heads}"));
     }
     let default = match family {
-        Family::Gemma2 | Family::Gemma3 | Family::Qwen3_5 | Family::Qwen3_5Moe => 256,
+        Family::Gemma2 | Family::Gemma3 => 256,
+        family if family.has_delta_networks() => 256,
         Family::Ernie45 | Family::Glm4 | Family::Llama4 | Family::Ministral3 => 128,
         Family::GptOss => 64,
         _ => hidden_size / heads,

@@ -1,5 +1,8 @@
 //! Bounds on a model's sizes.
 
+/// Maximum `hidden_size`.
+pub(super) const MOST_HIDDEN: usize = 1 << 20;
+
 /// Maximum `intermediate_size`.
 pub(super) const MOST_INTERMEDIATE: usize = 1 << 22;
 

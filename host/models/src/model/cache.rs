@@ -4,7 +4,7 @@ use super::Result;
 use super::mixer::other_kind;
 use crate::ops::caches::{PromptCache, SequenceCache};
 use crate::ops::convolution::ConvolutionState;
-use crate::ops::gated_delta::DeltaState;
+use crate::ops::recurrent_network::NetworkState;
 
 /// Caches of a prompt, one per layer.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +17,7 @@ pub struct Prefix {
 pub(super) enum PrefixLayer {
     Attention(PromptCache),
     Convolution(ConvolutionState),
-    Network(DeltaState),
+    Network(NetworkState),
 }
 
 /// Caches of a growing sequence, one per layer.
@@ -35,7 +35,7 @@ pub(super) enum CacheLayer {
     Attention(SequenceCache),
     /// The state after the sequence's last token; `None` before its first, where the prompt's state applies.
     Convolution(Option<ConvolutionState>),
-    Network(Option<DeltaState>),
+    Network(Option<NetworkState>),
 }
 
 impl PrefixLayer {
@@ -65,8 +65,8 @@ impl CacheLayer {
         }
     }
 
-    /// Returns the state of a gated delta network. It starts as a copy of the prompt's.
-    pub(super) fn network(&mut self, prompt: &PrefixLayer) -> Result<&mut DeltaState> {
+    /// Returns the state of a gated delta network or a state space. It starts as a copy of the prompt's.
+    pub(super) fn network(&mut self, prompt: &PrefixLayer) -> Result<&mut NetworkState> {
         match (self, prompt) {
             (Self::Network(state), PrefixLayer::Network(prompt)) => Ok(state.get_or_insert_with(|| prompt.clone())),
             _ => Err(other_kind().into()),
@@ -107,7 +107,7 @@ impl KvCache {
         let of_layer = |layer: &CacheLayer| match layer {
             CacheLayer::Attention(cache) => cache.bytes(),
             CacheLayer::Convolution(state) => state.as_ref().map_or(0, ConvolutionState::bytes),
-            CacheLayer::Network(state) => state.as_ref().map_or(0, DeltaState::bytes),
+            CacheLayer::Network(state) => state.as_ref().map_or(0, NetworkState::bytes),
         };
         self.layers.iter().map(of_layer).sum()
     }

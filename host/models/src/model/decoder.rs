@@ -406,6 +406,7 @@ impl Decoder {
         };
         let d_inputs = self.mixed_backward(i, &kept, &d_attended, forest, g)?;
         let h = a.normed_for(all_round(&maps.each().qkv), &kept.input, w.input_norm.as_ref())?;
+        let d_inputs = a.grouped(d_inputs, w.recurrent.is_some())?;
         let (d_inputs, widths) = (d_inputs.iter().collect::<Vec<_>>(), a.input_widths(w.recurrent.is_some()));
         let dh = products_backward(&maps.qkv, &h, &d_inputs, &widths, &g.qkv)?;
         self.norm_input_backward(&kept.input, w.input_norm.as_ref(), &dh, &dx, &g.input_norm)?;

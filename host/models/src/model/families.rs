@@ -1,8 +1,8 @@
 //! The families of decoders: their names and their features.
 
 use super::names::{
-    COHERE, GEMMA, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_MOE, HUNYUAN, LFM2, LFM2_MOE, LLAMA, LLAMA4, MIXTRAL, NEOX, OLMO, PHI,
-    QWEN_MOE, QWEN2_MOE, QWEN3_5, QWEN3_5_MOE, STARCODER, TensorNames,
+    COHERE, GEMMA, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, LFM2, LFM2_MOE, LLAMA, LLAMA4, MIXTRAL,
+    NEOX, OLMO, PHI, QWEN_MOE, QWEN2_MOE, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, STARCODER, TensorNames,
 };
 use crate::ops::rope::RopePairing;
 
@@ -33,6 +33,8 @@ pub enum Family {
     Granite,
     /// `GraniteMoeForCausalLM`
     GraniteMoe,
+    /// `GraniteMoeHybridForCausalLM`
+    GraniteMoeHybrid,
     /// `GraniteMoeSharedForCausalLM`
     GraniteMoeShared,
     /// `HunYuanDenseV1ForCausalLM`
@@ -73,6 +75,8 @@ pub enum Family {
     Qwen3_5,
     /// `Qwen3MoeForCausalLM`
     Qwen3Moe,
+    /// `Qwen3NextForCausalLM`
+    Qwen3Next,
     /// `SmolLM3ForCausalLM`
     SmolLm3,
     /// `StableLmForCausalLM`
@@ -84,14 +88,20 @@ pub enum Family {
 impl Family {
     /// Returns whether transformers has a sequence classification class of the family, which opens its reward models.
     pub fn is_classified(self) -> bool {
-        use Family::{Cohere2, Ernie45, Glm4Moe, Granite, GraniteMoe, GraniteMoeShared, Lfm2, Lfm2Moe, Llama4, Olmoe};
-        !matches!(self, Cohere2 | Ernie45 | Glm4Moe | Granite | GraniteMoe | GraniteMoeShared | Lfm2 | Lfm2Moe | Llama4 | Olmoe)
-            && !self.has_delta_networks()
+        use Family::{Cohere2, Ernie45, Glm4Moe, Lfm2, Lfm2Moe, Llama4, Olmoe};
+        !matches!(self, Cohere2 | Ernie45 | Glm4Moe | Lfm2 | Lfm2Moe | Llama4 | Olmoe)
+            && !self.is_granite()
+            && (!self.has_delta_networks() || self == Self::Qwen3Next)
+    }
+
+    /// Returns whether this is one of the Granite families, which share their multipliers.
+    pub fn is_granite(self) -> bool {
+        matches!(self, Self::Granite | Self::GraniteMoe | Self::GraniteMoeHybrid | Self::GraniteMoeShared)
     }
 
     /// Returns whether the family's recurrent layers are gated delta networks.
     pub(super) fn has_delta_networks(self) -> bool {
-        matches!(self, Self::Qwen3_5 | Self::Qwen3_5Moe)
+        matches!(self, Self::Qwen3_5 | Self::Qwen3_5Moe | Self::Qwen3Next)
     }
 
     /// Returns whether the family's recurrent layers are short convolutions.
@@ -270,6 +280,15 @@ pub const FAMILIES: &[FamilyDescription] = &[
         name: "Granite MoE",
         features: "as Granite, with a mixture of experts; routing weights add up to one",
         names: &GRANITE_MOE,
+        ..COMMON
+    },
+    FamilyDescription {
+        family: Family::GraniteMoeHybrid,
+        model_type: "granitemoehybrid",
+        name: "Granite 4",
+        features: "as Granite MoE Shared, with state spaces (Mamba 2) in the place of attention in most layers, and without RoPE unless \
+                   configured; experts if there are any",
+        names: &GRANITE_HYBRID,
         ..COMMON
     },
     FamilyDescription {
@@ -456,6 +475,16 @@ pub const FAMILIES: &[FamilyDescription] = &[
                    one",
         positions: 32_768,
         names: &QWEN_MOE,
+        ..COMMON
+    },
+    FamilyDescription {
+        family: Family::Qwen3Next,
+        model_type: "qwen3_next",
+        name: "Qwen 3 Next",
+        features: "as Qwen 3.5 MoE, with joint projections in gated delta networks, and a mixture of experts in all or some layers; routing \
+                   weights add up to one or are probabilities",
+        positions: 32_768,
+        names: &QWEN3_NEXT,
         ..COMMON
     },
     FamilyDescription {

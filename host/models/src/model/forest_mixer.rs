@@ -5,7 +5,7 @@ use super::mixer::{AttentionOutput, TokenMixer};
 use crate::ops::Forest;
 use crate::ops::attention::{self, AttentionConfig};
 use crate::ops::convolution::{self, Convolution};
-use crate::ops::gated_delta::{self, GatedDelta, GatedDeltaInputs};
+use crate::ops::recurrent_network::{self, RecurrentNetwork};
 use candle_core::Tensor;
 
 /// Mixes tokens with the earlier tokens of a forest.
@@ -31,7 +31,7 @@ impl TokenMixer for ForestMixer<'_> {
         Ok(convolution::forward(joined, convolution, self.forest, None)?)
     }
 
-    fn run_network(&mut self, inputs: GatedDeltaInputs<'_>, network: GatedDelta<'_>) -> Result<Tensor> {
-        Ok(gated_delta::forward(inputs, network, self.forest, None)?)
+    fn run_network(&mut self, inputs: &[Tensor], network: RecurrentNetwork<'_>) -> Result<Tensor> {
+        Ok(recurrent_network::forward(inputs, network, self.forest, None)?)
     }
 }

@@ -104,6 +104,7 @@ const HARMLESS_WORDS: &[(&str, &str, &str)] = &[
     ("cohere2", "use_embedding_sharing", "true"),
     ("cohere2", "use_gated_activation", "true"),
     ("cohere2", "use_parallel_block", "true"),
+    ("granitemoehybrid", "normalization_function", r#""rmsnorm""#),
     ("hunyuan_v1_dense", "norm_type", r#""rms""#),
     ("hunyuan_v1_dense", "num_experts", "1"),
     ("hunyuan_v1_dense", "position_embedding_xdrope", "false"),
@@ -122,6 +123,7 @@ const HARMLESS_OF_TYPE: &[(&str, &[&str])] = &[
     // Multi-token prediction layers, which are not loaded.
     ("glm4_moe", &["num_mtp_layers", "num_nextn_predict_layers"]),
     ("gpt_oss", &["experts_per_token", "initial_context_length"]),
+    ("granitemoehybrid", &["init_method", "num_logits_to_keep"]),
     (
         "hunyuan_v1_dense",
         &[

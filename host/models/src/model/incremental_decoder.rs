@@ -2,14 +2,12 @@
 
 use super::cache::{CacheLayer, PrefixLayer};
 use super::decoder::Decoder;
-use super::delta_network::RecurrentWeights;
 #[cfg(feature = "cuda")]
 use super::device_steps::FusedWeights;
 use super::layer::{LayerActivations, LinearMap};
 use super::layer_projections::LayerProjections;
 use super::mixer::{AttentionOutput, MixerActivations, TokenMixer, other_kind};
 use super::pass_options::PassOptions;
-use super::recurrence::RecurrenceKind;
 use super::weights::Linear;
 use super::{Architecture, KvCache, Prefix, PromptPass, Result};
 use crate::config::RolloutDtype;
@@ -18,9 +16,9 @@ use crate::ops::cached_attention::{self, SharedPromptGroup};
 use crate::ops::caches::{PromptCache, SequenceCache};
 use crate::ops::convolution::{self, Convolution, ConvolutionState};
 use crate::ops::experts::Routes;
-use crate::ops::gated_delta::{self, DeltaState, GatedDelta, GatedDeltaInputs};
 use crate::ops::magnitude::{self, Magnitude};
 use crate::ops::panels::{self, Panels};
+use crate::ops::recurrent_network::{self, NetworkState, RecurrentNetwork};
 use crate::ops::{self, Forest, Precision, WeightMatrix};
 use candle_core::Tensor;
 
@@ -106,12 +104,12 @@ impl TokenMixer for CacheMixer<'_, '_> {
         Ok(convolution::step(joined, convolution, &mut states)?)
     }
 
-    fn run_network(&mut self, inputs: GatedDeltaInputs<'_>, network: GatedDelta<'_>) -> Result<Tensor> {
+    fn run_network(&mut self, inputs: &[Tensor], network: RecurrentNetwork<'_>) -> Result<Tensor> {
         let mut states = Vec::with_capacity(self.own.len());
         for ((own, &prompt), &count) in self.own.iter_mut().zip(self.prompt_of).zip(self.counts) {
             states.push((own.layers[self.layer].network(&self.prompts[prompt].layers[self.layer])?, count));
         }
-        Ok(gated_delta::step(inputs, network, &mut states)?)
+        Ok(recurrent_network::step(inputs, network, &mut states)?)
     }
 }
 
@@ -326,7 +324,7 @@ impl IncrementalDecoder {
     pub fn empty_cache(&self, positions: usize) -> KvCache {
         let a = self.architecture();
         let layer = |layer: usize| match a.is_recurrent(layer) {
-            true if a.delta_network().is_some() => CacheLayer::Network(None),
+            true if a.network().is_some() => CacheLayer::Network(None),
             true => CacheLayer::Convolution(None),
             false => CacheLayer::Attention(SequenceCache::with_capacity(positions, a.kv_width(), self.cached)),
         };
@@ -360,17 +358,16 @@ impl IncrementalDecoder {
         let (hidden, _) = self.decoder.run(prompts, &rows, &self.how, |i, kept| {
             let w = &self.decoder.weights.layers[i];
             match (&kept.mixed, &w.recurrent) {
-                (MixerActivations::Network(inputs), Some(RecurrentWeights { convolution, network })) => {
-                    let network = network.as_ref().and_then(|own| own.operation(convolution, self.architecture()));
-                    let network = network.ok_or_else(other_kind)?;
-                    let states = gated_delta::states(inputs.each_ref(), network, prompts)?;
+                (MixerActivations::Network(inputs), Some(own)) => {
+                    let network = own.operation(self.architecture()).ok_or_else(other_kind)?;
+                    let states = recurrent_network::states(inputs, network, prompts)?;
                     for (cache, state) in caches.iter_mut().zip(states) {
                         cache.layers.push(PrefixLayer::Network(state));
                     }
                 }
-                (MixerActivations::Convolution(joined), Some(RecurrentWeights { convolution, .. })) => {
+                (MixerActivations::Convolution(joined), Some(own)) => {
                     for (cache, range) in caches.iter_mut().zip(&ranges) {
-                        let state = ConvolutionState::from_text(joined, range.clone(), convolution.operation())?;
+                        let state = ConvolutionState::from_text(joined, range.clone(), own.convolution.operation())?;
                         cache.layers.push(PrefixLayer::Convolution(state));
                     }
                 }
@@ -394,11 +391,9 @@ impl IncrementalDecoder {
         let a = self.architecture();
         let layer = |layer: usize| match a.recurrence.as_ref().filter(|_| a.is_recurrent(layer)) {
             None => PrefixLayer::Attention(PromptCache::default()),
-            Some(recurrence) => match recurrence.kind {
-                RecurrenceKind::Convolution { .. } => {
-                    PrefixLayer::Convolution(ConvolutionState::empty(recurrence.width, a.hidden_size))
-                }
-                RecurrenceKind::GatedDelta(heads) => PrefixLayer::Network(DeltaState::empty(heads, recurrence.width)),
+            Some(recurrence) => match recurrence.kind.heads() {
+                None => PrefixLayer::Convolution(ConvolutionState::empty(recurrence.width, a.hidden_size)),
+                Some(heads) => PrefixLayer::Network(NetworkState::empty(heads, recurrence.width)),
             },
         };
         Prefix { layers: (0..a.layers).map(layer).collect() }

@@ -2,9 +2,9 @@
 //! and over where tokens find earlier ones: in a forest in training, or in caches. `decoder.rs` and `forest_mixer.rs` compute its gradient,
 //! `costs.rs` its cost, and `device_decoder.rs` runs it on a device as fused kernels.
 
-use super::delta_network::RecurrentWeights;
 use super::layer_projections::LayerProjections;
 use super::mixer::{self, AttentionOutput, MixerActivations, TokenMixer};
+use super::recurrent_weights::RecurrentWeights;
 use super::switches::{HeadNorms, NormKind};
 use super::weights::{Experts, LayerWeights as Norms, MlpProjections, NormWeights};
 use super::{Architecture, Result};
@@ -239,7 +239,8 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         let (maps, norms, a) = (&self.maps, self.norms, self.architecture);
         let positions = positions.into();
         let h = a.normed_for(all_round(&maps.qkv), &x, norms.input_norm.as_ref())?;
-        let inputs = products(&maps.qkv, &h, &a.input_widths(norms.recurrent.is_some()))?;
+        let recurrent = norms.recurrent.is_some();
+        let inputs = a.ungrouped(products(&maps.qkv, &h, &a.input_widths(recurrent))?, recurrent)?;
         P::prefetch(&[maps.o], x.dim(0)?)?;
         let (mixed, result) = self.mixed(inputs, positions, mixing)?;
         let (out, residual) = further.map_or_else(|| Ok((result.clone(), x.clone())), |rows| rows(&result, &x))?;
@@ -262,14 +263,11 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         mut mixing: impl TokenMixer,
     ) -> Result<(MixerActivations, Tensor)> {
         let a = self.architecture;
-        if let Some(RecurrentWeights { convolution, network: Some(network) }) = &self.norms.recurrent {
-            let inputs = <[Tensor; 4]>::try_from(inputs).map_err(|_| none())?;
+        if let Some(network) = self.norms.recurrent.as_ref().and_then(|own| own.operation(a)) {
             if self.rounds {
-                // The other two are small and determine how a state decays, so they are not rounded.
-                inputs[..2].iter().try_for_each(ops::round_in_place)?;
+                inputs.iter().take(mixer::ROUNDED_INPUTS).try_for_each(ops::round_in_place)?;
             }
-            let network = network.operation(convolution, a).ok_or_else(none)?;
-            let out = mixing.run_network(inputs.each_ref(), network)?;
+            let out = mixing.run_network(&inputs, network)?;
             return Ok((MixerActivations::Network(inputs), out));
         }
         if let Some(RecurrentWeights { convolution, .. }) = &self.norms.recurrent {

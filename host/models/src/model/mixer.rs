@@ -3,9 +3,12 @@
 use super::Result;
 use crate::ops;
 use crate::ops::convolution::Convolution;
-use crate::ops::gated_delta::{GatedDelta, GatedDeltaInputs};
+use crate::ops::recurrent_network::RecurrentNetwork;
 use crate::ops::sinks;
 use candle_core::{DType, Tensor};
+
+/// Number of a network's inputs that are rounded where activations are. The others are small and determine how a state decays.
+pub(super) const ROUNDED_INPUTS: usize = 2;
 
 /// Result of attention.
 pub(super) struct AttentionOutput {
@@ -33,8 +36,8 @@ pub(super) trait TokenMixer {
     /// Runs a gated short convolution over the rows of its projection, `[N, 3 D]`.
     fn convolve(&mut self, joined: &Tensor, convolution: Convolution<'_>) -> Result<Tensor>;
 
-    /// Runs a gated delta network over the rows of its projections.
-    fn run_network(&mut self, inputs: GatedDeltaInputs<'_>, network: GatedDelta<'_>) -> Result<Tensor>;
+    /// Runs a gated delta network or a state space over the rows of its projections.
+    fn run_network(&mut self, inputs: &[Tensor], network: RecurrentNetwork<'_>) -> Result<Tensor>;
 }
 
 /// Activations that the gradient of a layer's attention or recurrence needs, besides the result.
@@ -43,8 +46,8 @@ pub(super) enum MixerActivations {
     Attention(AttentionActivations),
     /// Rows of the projection of a gated short convolution.
     Convolution(Tensor),
-    /// Rows of the projections of a gated delta network.
-    Network([Tensor; 4]),
+    /// Rows of the projections of a gated delta network or a state space.
+    Network(Vec<Tensor>),
 }
 
 /// Activations that the gradient of attention needs.
@@ -63,12 +66,6 @@ pub(super) struct AttentionActivations {
 
 fn both(pair: Option<(Tensor, Tensor)>, to: impl Fn(Tensor) -> ops::Result<Tensor>) -> ops::Result<Option<(Tensor, Tensor)>> {
     pair.map(|(q, k)| Ok((to(q)?, to(k)?))).transpose()
-}
-
-/// Applies a function to each of four tensors.
-pub(super) fn four<T>(all: [T; 4], f: impl Fn(T) -> ops::Result<Tensor>) -> ops::Result<[Tensor; 4]> {
-    let [a, b, c, d] = all.map(f);
-    Ok([a?, b?, c?, d?])
 }
 
 impl MixerActivations {
@@ -108,8 +105,12 @@ impl MixerActivations {
                 })
             }
             Self::Convolution(joined) => Self::Convolution(to(joined)?),
-            // The last two are small and determine how a state decays, so they are not rounded.
-            Self::Network([rows, gates, b, a]) => Self::Network([to(rows)?, to(gates)?, b, a]),
+            Self::Network(mut inputs) => {
+                for input in inputs.iter_mut().take(ROUNDED_INPUTS) {
+                    *input = ops::cast(input, dtype)?;
+                }
+                Self::Network(inputs)
+            }
         })
     }
 
@@ -143,7 +144,9 @@ impl MixerActivations {
                 }))
             }
             (Self::Convolution(known), Self::Convolution(new)) => Ok(Self::Convolution(rows(known, new)?)),
-            (Self::Network(known), Self::Network(new)) => Ok(Self::Network(four([0, 1, 2, 3], |i| rows(&known[i], &new[i]))?)),
+            (Self::Network(known), Self::Network(new)) => {
+                Ok(Self::Network(known.iter().zip(new).map(|(known, new)| rows(known, new)).collect::<ops::Result<_>>()?))
+            }
             _ => Err(other_kind()),
         }
     }
@@ -164,10 +167,10 @@ impl MixerActivations {
         }
     }
 
-    /// Returns the activations of a gated delta network.
-    pub(super) fn network(&self) -> ops::Result<GatedDeltaInputs<'_>> {
+    /// Returns the activations of a gated delta network or a state space.
+    pub(super) fn network(&self) -> ops::Result<&[Tensor]> {
         match self {
-            Self::Network(inputs) => Ok(inputs.each_ref()),
+            Self::Network(inputs) => Ok(inputs),
             _ => Err(other_kind()),
         }
     }

@@ -5,10 +5,11 @@ use super::backward::GradientSlot;
 use super::decoder::Decoder;
 use super::layer::LayerActivations;
 use super::mixer::{self, MixerActivations};
+use super::recurrent_weights::RecurrentWeights;
 use super::weights::LayerWeights;
 use crate::ops::attention;
 use crate::ops::convolution;
-use crate::ops::gated_delta;
+use crate::ops::recurrent_network;
 use crate::ops::rope::Positions;
 use crate::ops::{self, Forest, columns, output_gate, rope, sinks};
 use candle_core::Tensor;
@@ -57,10 +58,10 @@ impl Decoder {
         let of_heads = match &kept.mixed {
             MixerActivations::Attention(of_heads) => of_heads,
             MixerActivations::Network(inputs) => {
-                let own = w.recurrent.as_ref().and_then(|own| own.network.as_ref()?.operation(&own.convolution, a));
-                let gradient = g.recurrent.as_ref().and_then(|own| Some(own.network.as_ref()?.gradient(&own.convolution)));
+                let own = w.recurrent.as_ref().and_then(|own| own.operation(a));
+                let gradient = g.recurrent.as_ref().and_then(RecurrentWeights::gradient);
                 let (own, gradient) = own.zip(gradient).ok_or_else(mixer::other_kind)?;
-                return Ok(gated_delta::backward(inputs.each_ref(), own, d_out, forest, gradient)?.into());
+                return Ok(recurrent_network::backward(inputs, own, d_out, forest, gradient)?);
             }
             MixerActivations::Convolution(joined) => {
                 let (own, gradient) = w.recurrent.as_ref().zip(g.recurrent.as_ref()).ok_or_else(mixer::other_kind)?;

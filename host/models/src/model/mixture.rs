@@ -46,7 +46,8 @@ impl Mixture {
     /// Reads the sizes of experts; `None` for other families and for models without experts.
     pub(super) fn read(config: &ConfigObject, family: Family, layers: usize) -> std::result::Result<Option<Self>, String> {
         use Family::{
-            Glm4Moe, GptOss, GraniteMoe, GraniteMoeShared, Lfm2Moe, Llama4, Mixtral, Olmoe, Qwen2Moe, Qwen3_5Moe, Qwen3Moe,
+            Glm4Moe, GptOss, GraniteMoe, GraniteMoeHybrid, GraniteMoeShared, Lfm2Moe, Llama4, Mixtral, Olmoe, Qwen2Moe,
+            Qwen3_5Moe, Qwen3Moe, Qwen3Next,
         };
         let (key, experts, chosen, coefficient) = match family {
             Qwen3Moe => (if config.has("num_experts") { "num_experts" } else { "num_local_experts" }, 128, 8, 0.001),
@@ -55,10 +56,11 @@ impl Mixture {
             Lfm2Moe => ("num_experts", 32, 4, 0.0),
             Qwen2Moe => ("num_experts", 60, 4, 0.001),
             Qwen3_5Moe => ("num_experts", 256, 8, 0.001),
+            Qwen3Next => ("num_experts", 512, 10, 0.001),
             Olmoe => ("num_experts", 64, 8, 0.01),
             Llama4 => ("num_local_experts", 16, 1, 0.0),
             GptOss => ("num_local_experts", 128, 4, 0.001),
-            GraniteMoe | GraniteMoeShared | Mixtral => ("num_local_experts", 8, 2, 0.001),
+            GraniteMoe | GraniteMoeHybrid | GraniteMoeShared | Mixtral => ("num_local_experts", 8, 2, 0.001),
             _ => return Ok(None),
         };
         let experts = config.count(key, MOST_EXPERTS)?.unwrap_or(experts);
@@ -92,9 +94,9 @@ impl Mixture {
 
 /// Reads how `chosen` of the experts are chosen and weighted.
 fn routing(config: &ConfigObject, family: Family, experts: usize, chosen: usize) -> std::result::Result<Routing, String> {
-    use Family::{Glm4Moe, Lfm2Moe, Llama4, Olmoe, Qwen2Moe, Qwen3Moe};
+    use Family::{Glm4Moe, Lfm2Moe, Llama4, Olmoe, Qwen2Moe, Qwen3Moe, Qwen3Next};
     let normalised = match family {
-        Glm4Moe | Lfm2Moe => config.flag("norm_topk_prob")?.unwrap_or(true),
+        Glm4Moe | Lfm2Moe | Qwen3Next => config.flag("norm_topk_prob")?.unwrap_or(true),
         Llama4 => false,
         Qwen2Moe | Qwen3Moe | Olmoe => config.flag("norm_topk_prob")?.unwrap_or(false),
         _ => true,
@@ -111,12 +113,12 @@ fn routing(config: &ConfigObject, family: Family, experts: usize, chosen: usize)
 
 /// Reads the width of each expert.
 fn width(config: &ConfigObject, family: Family) -> std::result::Result<usize, String> {
-    use Family::{Glm4Moe, Lfm2Moe, Qwen2Moe, Qwen3_5Moe, Qwen3Moe};
+    use Family::{Glm4Moe, Lfm2Moe, Qwen2Moe, Qwen3_5Moe, Qwen3Moe, Qwen3Next};
     let (width, default) = match family {
         Glm4Moe | Qwen2Moe => ("moe_intermediate_size", Some(1408)),
         Lfm2Moe => ("moe_intermediate_size", Some(1792)),
         Qwen3Moe => ("moe_intermediate_size", Some(768)),
-        Qwen3_5Moe => ("moe_intermediate_size", Some(512)),
+        Qwen3_5Moe | Qwen3Next => ("moe_intermediate_size", Some(512)),
         _ => ("intermediate_size", None),
     };
     match (config.size(width, MOST_INTERMEDIATE)?, default) {
@@ -127,7 +129,7 @@ fn width(config: &ConfigObject, family: Family) -> std::result::Result<usize, St
 
 /// Reads the width of the MLP that all tokens share, given that of the experts.
 fn shared(config: &ConfigObject, family: Family, width: usize) -> std::result::Result<Option<usize>, String> {
-    use Family::{Glm4Moe, GraniteMoeShared, Llama4, Qwen2Moe, Qwen3_5Moe};
+    use Family::{Glm4Moe, GraniteMoeHybrid, GraniteMoeShared, Llama4, Qwen2Moe, Qwen3_5Moe, Qwen3Next};
     let of_qwen = |default: usize| {
         config.size("shared_expert_intermediate_size", MOST_INTERMEDIATE).map(|width| Some(width.unwrap_or(default)))
     };
@@ -139,7 +141,8 @@ fn shared(config: &ConfigObject, family: Family, width: usize) -> std::result::R
         }
         Llama4 => Some(width),
         Qwen2Moe => of_qwen(5632)?,
-        Qwen3_5Moe => of_qwen(512)?,
+        Qwen3_5Moe | Qwen3Next => of_qwen(512)?,
+        GraniteMoeHybrid => Some(config.size("shared_intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(1024)),
         GraniteMoeShared => config.count("shared_intermediate_size", MOST_INTERMEDIATE)?.filter(|width| *width > 0),
         _ => None,
     })
@@ -147,7 +150,7 @@ fn shared(config: &ConfigObject, family: Family, width: usize) -> std::result::R
 
 /// Returns which layers have experts.
 fn sparse(config: &ConfigObject, family: Family, experts: usize, layers: usize) -> std::result::Result<Vec<bool>, String> {
-    use Family::{Glm4Moe, Lfm2Moe, Llama4, Qwen2Moe, Qwen3Moe};
+    use Family::{Glm4Moe, GraniteMoeHybrid, Lfm2Moe, Llama4, Qwen2Moe, Qwen3Moe, Qwen3Next};
     let after = |dense: usize| (0..layers).map(|layer| layer >= dense).collect();
     Ok(match family {
         Glm4Moe => after(config.count("first_k_dense_replace", MOST_EXPERTS)?.unwrap_or(1)),
@@ -159,7 +162,9 @@ fn sparse(config: &ConfigObject, family: Family, experts: usize, layers: usize) 
                 |layer: usize| listed.as_ref().map_or((layer + 1).is_multiple_of(step), |listed| listed.contains(&layer));
             (0..layers).map(is_sparse).collect()
         }
-        Qwen2Moe | Qwen3Moe => every_few(config, experts, layers)?,
+        // A dense model has none.
+        GraniteMoeHybrid => vec![experts > 0; layers],
+        Qwen2Moe | Qwen3Moe | Qwen3Next => every_few(config, experts, layers)?,
         _ => vec![true; layers],
     })
 }

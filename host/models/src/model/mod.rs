@@ -16,7 +16,6 @@ mod companions;
 mod costs;
 mod critic;
 mod decoder;
-mod delta_network;
 #[cfg(feature = "cuda")]
 mod device_decoder;
 #[cfg(feature = "cuda")]
@@ -53,6 +52,7 @@ mod prompt_pass;
 mod query_scale;
 mod random;
 mod recurrence;
+mod recurrent_weights;
 mod rope_scaling;
 mod row_splices;
 mod save;
@@ -81,7 +81,6 @@ pub use cache::{KvCache, Prefix};
 pub use companions::copy_companions;
 pub use costs::{GenerationCost, PassCost};
 pub use decoder::Decoder;
-pub use delta_network::{DeltaNetwork, RecurrentWeights};
 #[cfg(feature = "cuda")]
 pub use device_decoder::{DeviceDecoder, DevicePrefix, GenerationCapacity};
 pub use dtype::WeightDtype;
@@ -98,6 +97,7 @@ pub use prompt_pass::PromptPass;
 pub use query_scale::QueryScale;
 pub use random::write_random;
 pub use recurrence::{Recurrence, RecurrenceKind};
+pub use recurrent_weights::{NetworkWeights, RecurrentWeights};
 pub use rope_scaling::{Rope, RopeScaling};
 pub use save::{describe, export, merge, save};
 pub use selected_predictions::SelectedPredictions;

@@ -41,9 +41,20 @@ pub(super) struct RecurrentNames {
     /// Projections of the recurrence's inputs.
     pub inputs: &'static [&'static str],
     pub convolution: &'static str,
-    /// Parameters of a gated delta network: `dt_bias`, `A_log` and the norm. `None` for other recurrences.
-    pub network: Option<[&'static str; 3]>,
+    /// Parameters of a gated delta network or a state space. `None` for other recurrences.
+    pub network: Option<NetworkNames>,
     pub output: &'static str,
+}
+
+/// Names of the parameters of a gated delta network or a state space.
+#[derive(Debug)]
+pub(super) struct NetworkNames {
+    pub dt: &'static str,
+    pub a_log: &'static str,
+    /// `D`, if the family has it.
+    pub skip: Option<&'static str>,
+    /// The norm, with `.weight`.
+    pub norm: &'static str,
 }
 
 impl TensorNames {
@@ -306,6 +317,22 @@ pub(super) const GRANITE_MOE: TensorNames = TensorNames {
     ..LLAMA
 };
 
+/// As Granite MoE, with state spaces in the place of attention in most layers.
+pub(super) const GRANITE_HYBRID: TensorNames = TensorNames {
+    recurrent: Some(&RecurrentNames {
+        inputs: &["mamba.in_proj"],
+        convolution: "mamba.conv1d",
+        network: Some(NetworkNames {
+            dt: "mamba.dt_bias",
+            a_log: "mamba.A_log",
+            skip: Some("mamba.D"),
+            norm: "mamba.norm.weight",
+        }),
+        output: "mamba.out_proj",
+    }),
+    ..GRANITE_MOE
+};
+
 pub(super) const LFM2: TensorNames = TensorNames {
     norm: "model.embedding_norm",
     attention: &AttentionNames {
@@ -325,11 +352,14 @@ pub(super) const LFM2: TensorNames = TensorNames {
     ..LLAMA
 };
 
+const DELTA_NETWORK: NetworkNames =
+    NetworkNames { dt: "linear_attn.dt_bias", a_log: "linear_attn.A_log", skip: None, norm: "linear_attn.norm.weight" };
+
 pub(super) const QWEN3_5: TensorNames = TensorNames {
     recurrent: Some(&RecurrentNames {
         inputs: &["linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b", "linear_attn.in_proj_a"],
         convolution: "linear_attn.conv1d",
-        network: Some(["linear_attn.dt_bias", "linear_attn.A_log", "linear_attn.norm.weight"]),
+        network: Some(DELTA_NETWORK),
         output: "linear_attn.out_proj",
     }),
     ..LLAMA
@@ -348,3 +378,14 @@ pub(super) const LFM2_MOE: TensorNames = TensorNames {
 };
 
 pub(super) const QWEN3_5_MOE: TensorNames = TensorNames { experts: QWEN2_MOE.experts, ..QWEN3_5 };
+
+/// As Qwen 3.5 MoE, with joined projections of the recurrence's inputs.
+pub(super) const QWEN3_NEXT: TensorNames = TensorNames {
+    recurrent: Some(&RecurrentNames {
+        inputs: &["linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"],
+        convolution: "linear_attn.conv1d",
+        network: Some(DELTA_NETWORK),
+        output: "linear_attn.out_proj",
+    }),
+    ..QWEN3_5_MOE
+};

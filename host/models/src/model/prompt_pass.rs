@@ -12,7 +12,7 @@ use super::pass_options::PassOptions;
 use super::row_splices::RowSplices;
 use crate::ops::attention::AttentionConfig;
 use crate::ops::convolution::{self, Convolution};
-use crate::ops::gated_delta::{self, GatedDelta, GatedDeltaInputs};
+use crate::ops::recurrent_network::{self, RecurrentNetwork};
 use crate::ops::splice::{Splice, SpliceSource};
 use crate::ops::{self, Forest, attention};
 use candle_core::Tensor;
@@ -119,10 +119,10 @@ impl TokenMixer for ContinuationMixer<'_> {
         Ok(convolution::forward(&all, convolution, self.forest, Some(self.segments))?)
     }
 
-    fn run_network(&mut self, inputs: GatedDeltaInputs<'_>, network: GatedDelta<'_>) -> Result<Tensor> {
-        let known = self.mixed.network()?;
-        let all = mixer::four([0, 1, 2, 3], |i| self.joins.all.forward(known[i], inputs[i]))?;
-        Ok(gated_delta::forward(all.each_ref(), network, self.forest, Some(self.segments))?)
+    fn run_network(&mut self, inputs: &[Tensor], network: RecurrentNetwork<'_>) -> Result<Tensor> {
+        let known = self.mixed.network()?.iter().zip(inputs);
+        let all: Vec<Tensor> = known.map(|(known, new)| self.joins.all.forward(known, new)).collect::<ops::Result<_>>()?;
+        Ok(recurrent_network::forward(&all, network, self.forest, Some(self.segments))?)
     }
 }
 

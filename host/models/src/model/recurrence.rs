@@ -1,11 +1,13 @@
-//! Recurrent layers, which carry a state of fixed size instead of attending to all earlier tokens: gated short convolutions (LFM2), and
-//! gated delta networks (Qwen 3.5).
+//! Recurrent layers, which carry a state of fixed size instead of attending to all earlier tokens: gated short convolutions (LFM2), gated
+//! delta networks (Qwen 3.5), and state spaces (Granite 4).
 
-use super::bounds::{MOST_INTERMEDIATE, MOST_LAYERS};
+use super::bounds::{MOST_HIDDEN, MOST_INTERMEDIATE, MOST_LAYERS};
 use super::families::Family;
 use super::json::ConfigObject;
 use super::layer_kinds::LayerKinds;
+use crate::config::printable;
 use crate::ops::DeltaHeads;
+use serde_json::Value;
 
 const FULL: &str = "full_attention";
 
@@ -27,15 +29,41 @@ pub struct Recurrence {
 }
 
 /// A kind of recurrent layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RecurrenceKind {
     /// Gated short convolutions.
     Convolution {
         /// Whether the convolution and the projections around it have biases.
         bias: bool,
     },
-    /// Gated delta networks with heads of these sizes.
-    GatedDelta(DeltaHeads),
+    /// Gated delta networks.
+    GatedDelta {
+        /// Numbers and sizes of heads.
+        heads: DeltaHeads,
+        /// Whether two projections compute all inputs, grouped by key heads.
+        grouped: bool,
+    },
+    /// State spaces (Mamba 2).
+    StateSpace {
+        /// Numbers and sizes of heads. Key heads are groups.
+        heads: DeltaHeads,
+        /// Smallest and largest step size.
+        limits: [f32; 2],
+        /// Whether the convolution has a bias.
+        convolution_bias: bool,
+        /// Whether the projections have biases.
+        projection_bias: bool,
+    },
+}
+
+impl RecurrenceKind {
+    /// Returns the heads of gated delta networks or state spaces; `None` for convolutions.
+    pub(super) fn heads(self) -> Option<DeltaHeads> {
+        match self {
+            Self::Convolution { .. } => None,
+            Self::GatedDelta { heads, .. } | Self::StateSpace { heads, .. } => Some(heads),
+        }
+    }
 }
 
 /// Reads the heads of gated delta networks.
@@ -60,6 +88,7 @@ impl Recurrence {
         let recurrent = match family {
             family if family.has_convolutions() => "conv",
             family if family.has_delta_networks() => "linear_attention",
+            Family::GraniteMoeHybrid => return state_spaces(config, layers).map(Some),
             _ => return Ok(None),
         };
         if family.has_delta_networks() {
@@ -68,7 +97,8 @@ impl Recurrence {
             let by_default = || (1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect();
             let layers = types.map_or_else(by_default, |types| types.into_iter().map(|kind| kind == recurrent).collect());
             let width = config.size("linear_conv_kernel_dim", MOST_WIDTH)?.unwrap_or(4);
-            return Ok(Some(Self { layers, width, kind: RecurrenceKind::GatedDelta(delta_heads(config)?) }));
+            let kind = RecurrenceKind::GatedDelta { heads: delta_heads(config)?, grouped: family == Family::Qwen3Next };
+            return Ok(Some(Self { layers, width, kind }));
         }
         let (types, attending) =
             (config.words("layer_types", &[FULL, recurrent], layers)?, config.indices("full_attn_idxs", MOST_LAYERS)?);
@@ -86,10 +116,79 @@ impl Recurrence {
         Ok(Some(Self { layers, width, kind: RecurrenceKind::Convolution { bias } }))
     }
 
-    /// Returns the windows and the RoPE of all layers. Attention layers have no window and the first RoPE.
-    pub(super) fn kinds(&self) -> LayerKinds {
-        let rotary = self.layers.iter().map(|recurrent| (!recurrent).then_some(0)).collect();
+    /// Returns the windows and the RoPE of all layers. Attention layers have no window, and the first RoPE if the model has one.
+    pub(super) fn kinds(&self, rotates: bool) -> LayerKinds {
+        let rotary = self.layers.iter().map(|recurrent| (!recurrent && rotates).then_some(0)).collect();
         LayerKinds { windows: vec![None; self.layers.len()], rotary }
+    }
+}
+
+/// Returns whether the layers that attend have RoPE.
+pub(super) fn rotates(config: &ConfigObject, family: Family) -> Result<bool, String> {
+    if family != Family::GraniteMoeHybrid {
+        return Ok(true);
+    }
+    match config.text("position_embedding_type")? {
+        Some("rope") => Ok(true),
+        None | Some("nope") => Ok(false),
+        Some(other) => Err(format!("position_embedding_type is {:?}; it must be \"rope\" or \"nope\"", printable(other, 80))),
+    }
+}
+
+/// Reads the state spaces of a Granite 4.
+fn state_spaces(config: &ConfigObject, layers: usize) -> Result<Recurrence, String> {
+    // transformers writes and reads both pairs of words.
+    const KINDS: &[&str] = &["mamba", "linear_attention", "attention", FULL];
+    let size = |key: &str, default: usize| config.size(key, MOST_HEADS).map(|size| size.unwrap_or(default));
+    let of_types = config.words("layer_types", KINDS, layers)?;
+    let types = match config.words("layers_block_type", KINDS, layers)? {
+        Some(other) if of_types.as_ref().is_some_and(|types| *types != other) => {
+            return Err("layers_block_type and layer_types contradict each other; remove layers_block_type".into());
+        }
+        other => of_types.or(other),
+    };
+    let recurrent = |kind: &str| KINDS[..2].contains(&kind);
+    let of_layers = types.map_or_else(|| vec![true; layers], |types| types.into_iter().map(recurrent).collect());
+    let hidden = config.needed_size("hidden_size", MOST_HIDDEN)?;
+    let inner = hidden * size("mamba_expand", 2)?;
+    let values = size("mamba_n_heads", 128)?;
+    let value_dim = match config.get("mamba_d_head") {
+        Some(given) if given.as_str() == Some("auto") => inner / values,
+        None => inner / values,
+        Some(_) => config.needed_size("mamba_d_head", MOST_HEADS)?,
+    };
+    if values * value_dim != inner {
+        return Err(format!(
+            "mamba_n_heads {values} times mamba_d_head {value_dim} must be mamba_expand times hidden_size, which is {inner}"
+        ));
+    }
+    let keys = size("mamba_n_groups", 1)?;
+    if !values.is_multiple_of(keys) {
+        return Err(format!("mamba_n_heads {values} must be a multiple of mamba_n_groups {keys}"));
+    }
+    // How many tokens other programs compute together.
+    size("mamba_chunk_size", 256)?;
+    let kind = RecurrenceKind::StateSpace {
+        heads: DeltaHeads { keys, values, key_dim: size("mamba_d_state", 256)?, value_dim },
+        limits: step_limits(config)?,
+        convolution_bias: config.flag("mamba_conv_bias")?.unwrap_or(true),
+        projection_bias: config.flag("mamba_proj_bias")?.unwrap_or(false),
+    };
+    Ok(Recurrence { layers: of_layers, width: config.size("mamba_d_conv", MOST_WIDTH)?.unwrap_or(4), kind })
+}
+
+/// Reads the smallest and the largest step size of state spaces.
+fn step_limits(config: &ConfigObject) -> Result<[f32; 2], String> {
+    let Some(given) = config.get("time_step_limit") else { return Ok([0.0, f32::INFINITY]) };
+    let wrong = || format!("time_step_limit {} must be two numbers, the first the smaller", printable(&given.to_string(), 80));
+    let number = |value: &Value| match value.as_str() {
+        Some("Infinity") => Some(f32::INFINITY),
+        _ => value.as_f64().map(|limit| limit as f32).or_else(|| value["__float__"].as_str().and_then(|s| s.parse().ok())),
+    };
+    let limits = given.as_array().map(|all| all.iter().map(number).collect::<Option<Vec<f32>>>());
+    match limits.flatten().as_deref() {
+        Some(&[low, high]) if low <= high => Ok([low, high]),
+        _ => Err(wrong()),
     }
 }
 

@@ -124,7 +124,7 @@ pub(super) fn resolve(config: &ConfigObject, context: &RopeContext) -> Result<Mo
     let described = context.family.description();
     let partial = partial.unwrap_or(match context.family {
         Family::Glm4 | Family::Glm4Moe => 0.5,
-        Family::GptNeoX | Family::Qwen3_5 | Family::Qwen3_5Moe | Family::StableLm => 0.25,
+        Family::GptNeoX | Family::Qwen3_5 | Family::Qwen3_5Moe | Family::Qwen3Next | Family::StableLm => 0.25,
         _ => 1.0,
     });
     let original = config.size("original_max_position_embeddings", MOST_POSITIONS)?;
@@ -294,8 +294,8 @@ fn alpha(p: &ConfigObject, context: &RopeContext) -> Result<Option<f64>, String>
 
 /// Returns whether models of this family may rotate only the first dimensions of a head.
 fn turns_partly(family: Family) -> bool {
-    use Family::{Glm4, Glm4Moe, GptNeoX, Phi3, Qwen3_5, Qwen3_5Moe, StableLm};
-    matches!(family, Glm4 | Glm4Moe | GptNeoX | Phi3 | Qwen3_5 | Qwen3_5Moe | StableLm)
+    use Family::{Glm4, Glm4Moe, GptNeoX, Phi3, StableLm};
+    matches!(family, Glm4 | Glm4Moe | GptNeoX | Phi3 | StableLm) || family.has_delta_networks()
 }
 
 fn needed(p: &ConfigObject, key: &str, name: &str) -> Result<f64, String> {

@@ -1,8 +1,8 @@
 //! The shapes of all parameters of a decoder.
 
-use super::delta_network::RecurrentWeights;
 use super::mixture::Mixture;
 use super::names::{ExpertNames, TensorNames};
+use super::recurrent_weights::RecurrentWeights;
 use super::switches::{HeadNorms, NormKind};
 use super::weights::{Experts, LayerWeights, Linear, MlpProjections, NormWeights, QuantizationScales, SCALES, Weights};
 use super::{Architecture, Result};
@@ -61,15 +61,16 @@ fn shapes(a: &Architecture, scheme: Option<QuantizationScheme>) -> Weights<Vec<u
     };
     let mixer = |l: usize| match a.is_recurrent(l) {
         true => {
-            let inputs = a.input_widths(true).into_iter().map(|width| linear(width, d, a.recurrent_bias()));
-            (inputs.collect(), linear(d, a.mixed_width(true), a.recurrent_bias()))
+            let widths = a.input_widths(true);
+            let inputs = joined(&widths, a.recurrent_bias(), names.inputs(true).len() == widths.len());
+            (inputs, linear(d, a.mixed_width(true), a.recurrent_bias()))
         }
         false => (
             joined(&[a.query_outputs(), a.kv_width(), a.kv_width()], a.qkv_bias, names.attention.qkv.len() == 3),
             linear(d, a.query_width(), a.output_bias),
         ),
     };
-    let recurrent = || a.convolution().map(|convolution| RecurrentWeights { convolution, network: a.delta_network() });
+    let recurrent = || a.convolution().map(|convolution| RecurrentWeights { convolution, network: a.network() });
     let layer = |l: usize| LayerWeights {
         qkv: mixer(l).0,
         o: mixer(l).1,

@@ -3,6 +3,7 @@
 use super::Architecture;
 use super::recurrence::RecurrenceKind;
 use crate::ops::convolution::{Convolution, ConvolutionGradient};
+use crate::ops::{self, DeltaHeads, columns};
 use candle_core::Tensor;
 
 /// The parameters of a short convolution.
@@ -52,31 +53,31 @@ impl Architecture {
 
     /// Returns the width of a convolution.
     fn convolved(&self) -> usize {
-        match self.recurrence.as_ref().map(|recurrence| recurrence.kind) {
-            Some(RecurrenceKind::GatedDelta(heads)) => heads.row_width(),
-            _ => self.hidden_size,
-        }
+        self.recurrent_heads().map_or(self.hidden_size, DeltaHeads::row_width)
     }
 
     /// Returns the bytes of a sequence's states in all recurrent layers.
     pub(super) fn state_bytes(&self) -> f64 {
         let of_layer = self.recurrence.as_ref().map_or(0, |recurrence| {
-            let of_heads = match recurrence.kind {
-                RecurrenceKind::Convolution { .. } => 0,
-                RecurrenceKind::GatedDelta(heads) => heads.values * heads.state(),
-            };
+            let of_heads = recurrence.kind.heads().map_or(0, |heads| heads.values * heads.state());
             (recurrence.width - 1) * self.convolved() + of_heads
         });
         ((self.layers - self.attending()) * of_layer * size_of::<f32>()) as f64
     }
 
-    /// Returns the operations per token of a recurrent layer, excluding its projections: those on the state, which is decayed, read,
-    /// corrected and read. A convolution alone needs few.
+    /// Returns the operations per token of a recurrent layer, excluding its projections: those on the state, which is decayed, read and
+    /// written, and in a gated delta network read twice. A convolution alone needs few.
     pub(super) fn operations_of_state(&self) -> f64 {
-        match self.recurrence.as_ref().map(|recurrence| recurrence.kind) {
-            Some(RecurrenceKind::GatedDelta(heads)) => 6.0 * (heads.values * heads.state()) as f64,
-            _ => 0.0,
-        }
+        let of_value = match self.recurrence.as_ref().map(|recurrence| recurrence.kind) {
+            Some(RecurrenceKind::GatedDelta { .. }) => 6.0,
+            _ => 4.0,
+        };
+        self.recurrent_heads().map_or(0.0, |heads| of_value * (heads.values * heads.state()) as f64)
+    }
+
+    /// Returns the heads of gated delta networks or state spaces, if there are any.
+    fn recurrent_heads(&self) -> Option<DeltaHeads> {
+        self.recurrence.as_ref()?.kind.heads()
     }
 
     /// Returns the sum of the widths that a layer's projections read and write around attention or a recurrence.
@@ -94,7 +95,9 @@ impl Architecture {
             None => self.qkv_widths().to_vec(),
             // The convolution reads the parts in place.
             Some(RecurrenceKind::Convolution { .. }) => vec![3 * self.hidden_size],
-            Some(RecurrenceKind::GatedDelta(h)) => vec![h.row_width(), h.value_width(), h.values, h.values],
+            Some(RecurrenceKind::GatedDelta { heads: h, grouped: true }) => vec![h.row_width() + h.value_width(), 2 * h.values],
+            Some(RecurrenceKind::GatedDelta { heads: h, .. }) => vec![h.row_width(), h.value_width(), h.values, h.values],
+            Some(RecurrenceKind::StateSpace { heads: h, .. }) => vec![h.value_width(), h.row_width(), h.values],
         }
     }
 
@@ -103,13 +106,41 @@ impl Architecture {
         match self.recurrence.as_ref().filter(|_| recurrent).map(|recurrence| recurrence.kind) {
             None => self.query_width(),
             Some(RecurrenceKind::Convolution { .. }) => self.hidden_size,
-            Some(RecurrenceKind::GatedDelta(heads)) => heads.value_width(),
+            Some(RecurrenceKind::GatedDelta { heads, .. } | RecurrenceKind::StateSpace { heads, .. }) => heads.value_width(),
         }
     }
 
     /// Returns whether the projections around recurrences have biases.
     pub(super) fn recurrent_bias(&self) -> bool {
-        matches!(self.recurrence.as_ref().map(|all| all.kind), Some(RecurrenceKind::Convolution { bias: true }))
+        use RecurrenceKind::{Convolution, StateSpace};
+        let kind = self.recurrence.as_ref().map(|all| all.kind);
+        matches!(kind, Some(Convolution { bias: true } | StateSpace { projection_bias: true, .. }))
+    }
+
+    /// Returns the results of a layer's projections as a recurrence reads them. Where projections group the inputs of each key head, these
+    /// are taken apart.
+    pub(super) fn ungrouped(&self, results: Vec<Tensor>, recurrent: bool) -> ops::Result<Vec<Tensor>> {
+        let (Some(h), [joined, rates]) = (self.grouped_heads(recurrent), &results[..]) else { return Ok(results) };
+        let parts = columns::split(joined, &group_widths(h))?;
+        let [q, k, v, gates] = &parts[..] else { return Err(misfit()) };
+        let rows = columns::join(&[q, k, v], &[h.key_width(), h.key_width(), h.value_width()])?;
+        let rates = columns::split(rates, &[h.values / h.keys; 2])?;
+        Ok([vec![rows, gates.clone()], rates].concat())
+    }
+
+    /// Returns the gradients of the results of a layer's projections, given those of [`Architecture::ungrouped`].
+    pub(super) fn grouped(&self, gradients: Vec<Tensor>, recurrent: bool) -> ops::Result<Vec<Tensor>> {
+        let (Some(h), [rows, gates, b, a]) = (self.grouped_heads(recurrent), &gradients[..]) else { return Ok(gradients) };
+        let parts = columns::split(rows, &[h.key_width(), h.key_width(), h.value_width()])?;
+        let [q, k, v] = &parts[..] else { return Err(misfit()) };
+        Ok(vec![columns::join(&[q, k, v, gates], &group_widths(h))?, columns::join(&[b, a], &[h.values / h.keys; 2])?])
+    }
+
+    fn grouped_heads(&self, recurrent: bool) -> Option<DeltaHeads> {
+        match self.recurrence.as_ref().filter(|_| recurrent)?.kind {
+            RecurrenceKind::GatedDelta { heads, grouped: true } => Some(heads),
+            _ => None,
+        }
     }
 
     /// Returns the width of the query projection, which includes a gate for each value if outputs are gated.
@@ -120,6 +151,20 @@ impl Architecture {
     /// Returns the shapes of the parameters of convolutions, if there are any.
     pub(super) fn convolution(&self) -> Option<ShortConvolution<Vec<usize>>> {
         let (d, recurrence) = (self.convolved(), self.recurrence.as_ref()?);
-        Some(ShortConvolution { weight: vec![d, 1, recurrence.width], bias: self.recurrent_bias().then(|| vec![d]) })
+        let biased = match recurrence.kind {
+            RecurrenceKind::Convolution { bias } | RecurrenceKind::StateSpace { convolution_bias: bias, .. } => bias,
+            RecurrenceKind::GatedDelta { .. } => false,
+        };
+        Some(ShortConvolution { weight: vec![d, 1, recurrence.width], bias: biased.then(|| vec![d]) })
     }
+}
+
+/// Returns the widths of a key head's queries, keys, values and gates in a projection that groups them.
+fn group_widths(h: DeltaHeads) -> [usize; 4] {
+    let values = h.value_width() / h.keys;
+    [h.key_dim, h.key_dim, values, values]
+}
+
+fn misfit() -> ops::Error {
+    ops::Error::Shape { op: "layer", detail: "a joined projection with other parts".into() }
 }

@@ -121,7 +121,7 @@ pub(super) fn factors(config: &ConfigObject, family: Family, hidden: usize, head
     };
     match family {
         Family::Cohere2 => Ok(DecoderFactors { logits: positive("logit_scale", 0.0625)?.recip(), ..none }),
-        Family::Granite | Family::GraniteMoe | Family::GraniteMoeShared => Ok(DecoderFactors {
+        family if family.is_granite() => Ok(DecoderFactors {
             embedding: positive("embedding_multiplier", 1.0)?,
             residual: positive("residual_multiplier", 1.0)?,
             scores: positive("attention_multiplier", 1.0)?,
@@ -148,7 +148,8 @@ pub(super) fn factors(config: &ConfigObject, family: Family, hidden: usize, head
 pub(super) fn norm_kind(family: Family) -> NormKind {
     match family {
         Family::Cohere2 => NormKind::Centred,
-        Family::Gemma2 | Family::Gemma3 | Family::Qwen3_5 | Family::Qwen3_5Moe => NormKind::RmsFromOne,
+        Family::Gemma2 | Family::Gemma3 => NormKind::RmsFromOne,
+        family if family.has_delta_networks() => NormKind::RmsFromOne,
         Family::Gpt2 | Family::GptNeoX | Family::StableLm | Family::Starcoder2 => NormKind::Layer,
         _ => NormKind::Rms,
     }
@@ -159,7 +160,8 @@ pub(super) fn head_norms(config: &ConfigObject, family: Family) -> Result<HeadNo
     Ok(match family {
         Family::Glm4Moe if config.flag("use_qk_norm")?.unwrap_or(false) => HeadNorms::Each,
         Family::Exaone4 | Family::Gemma3 | Family::Lfm2 | Family::Lfm2Moe => HeadNorms::Each,
-        Family::Qwen3 | Family::Qwen3_5 | Family::Qwen3_5Moe | Family::Qwen3Moe => HeadNorms::Each,
+        Family::Qwen3 | Family::Qwen3Moe => HeadNorms::Each,
+        family if family.has_delta_networks() => HeadNorms::Each,
         Family::HunyuanV1Dense => HeadNorms::Rotated,
         Family::Llama4 if config.flag("use_qk_norm")?.unwrap_or(true) => HeadNorms::Unweighted,
         Family::Olmo2 | Family::Olmo3 | Family::Olmoe => HeadNorms::All,

@@ -1,10 +1,10 @@
 //! Parameters of a decoder under their Hugging Face names, and their gradients.
 
 use super::Result;
-use super::delta_network::RecurrentWeights;
 use super::lora::{LoraSettings, TrainedBiases};
 use super::names::TensorNames;
 use super::pass_observer::ModelPart;
+use super::recurrent_weights::RecurrentWeights;
 use crate::ops::quantized::{QuantizationScheme, QuantizedWeight};
 use crate::ops::{self, WeightMatrix};
 use candle_core::{DType, Device, Tensor};
