@@ -220,7 +220,10 @@ fn files_that_the_map_and_the_designs_name_exist() {
 /// Whether code in a page names a file of ours, with its folder. What a build makes in `target` is in no fresh clone.
 fn is_file_name(code: &str) -> bool {
     let endings = [".rs", ".py", ".sh", ".cu", ".wit", ".wat"];
-    code.contains('/') && !code.starts_with("target/") && endings.iter().any(|ending| code.ends_with(ending)) && !code.contains(['*', ' ', '<', 'F'])
+    code.contains('/')
+        && !code.starts_with("target/")
+        && endings.iter().any(|ending| code.ends_with(ending))
+        && !code.contains(['*', ' ', '<', 'F'])
 }
 
 #[test]

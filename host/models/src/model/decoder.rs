@@ -267,7 +267,7 @@ impl Decoder {
         let layer = layer::DecoderLayer { halves: self.halves(), ..self.layer_of(i, maps.each()) };
         let further =
             rows.map(|rows| move |out: &Tensor, x: &Tensor| Ok((ops::gather_rows(out, rows)?, ops::gather_rows(x, rows)?)));
-        let over = ForestMixer { forest, rows, attention, sinks: self.weights.layers[i].sinks.as_ref() };
+        let over = ForestMixer { forest, rows, attention, sinks: self.weights.layers[i].attention.sinks.as_ref() };
         layer.forward(x, forest, further.as_ref().map(|rows| rows as &RowSelector<'_>), over)
     }
 

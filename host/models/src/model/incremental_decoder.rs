@@ -439,7 +439,7 @@ impl IncrementalDecoder {
         let mut x = d.embedded(tokens, positions)?;
         for (l, maps) in layers.iter().enumerate() {
             let layer = d.layer_of(l, maps.each());
-            let (attention, sinks) = (d.architecture.attention(l), d.weights.layers[l].sinks.as_ref());
+            let (attention, sinks) = (d.architecture.attention(l), d.weights.layers[l].attention.sinks.as_ref());
             let cached = CacheMixer { layer: l, counts, prompt_of, prompts, own: &mut *own, attention, sinks };
             let mut kept = layer.forward(x, positions, None, cached)?;
             x = layer.output(&mut kept)?;

@@ -203,7 +203,7 @@ impl<P> DecoderLayer<'_, P> {
             let ones = Tensor::ones(self.architecture.heads.head_dim, DType::F32, like.device())?;
             return Ok(Some((ones.clone(), ones)));
         }
-        Ok(self.norms.qk_norm.clone())
+        Ok(self.norms.attention.qk_norm.clone())
     }
 
     /// Returns query or key heads as attention reads them: normalised if there is a norm, and rotated.

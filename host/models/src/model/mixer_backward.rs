@@ -87,7 +87,7 @@ impl Decoder {
     ) -> Result<[Tensor; 3]> {
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
         let (q, k) = self.heads(i, kept, forest)?;
-        if let Some((logits, d_logits)) = w.sinks.as_ref().zip(g.sinks.as_ref().and_then(Option::as_ref)) {
+        if let Some((logits, d_logits)) = w.attention.sinks.as_ref().zip(g.attention.sinks.as_ref().and_then(Option::as_ref)) {
             sinks::backward(&self.in_f32(out)?, kept.log_sum()?, d_out, logits, d_logits)?;
         }
         let from = attention::AttentionTensors { q: &q, k: &k, v: &kept.v, out, log_sum: kept.log_sum()? };
@@ -104,7 +104,7 @@ impl Decoder {
         }
         let norms = self.layer_of(i, w.maps()).head_norms(&dq)?;
         if let (Some((q, k)), Some((q_norm, k_norm))) = (&kept.unnormed, &norms) {
-            let (dq_norm, dk_norm) = g.qk_norm.as_ref().unwrap_or(&(None, None));
+            let (dq_norm, dk_norm) = g.attention.qk_norm.as_ref().unwrap_or(&(None, None));
             dq = a.normed_heads_backward(q, q_norm, &dq, dq_norm)?;
             dk = a.normed_heads_backward(k, k_norm, &dk, dk_norm)?;
         }

@@ -158,7 +158,7 @@ impl Decoder {
                     forest,
                     segments: &segments,
                     attention: self.attention(i),
-                    sinks: self.weights.layers[i].sinks.as_ref(),
+                    sinks: self.weights.layers[i].attention.sinks.as_ref(),
                 };
                 let mut kept = layer.forward(x, &positions, last.then_some(&selected), after)?;
                 let output = layer.output(&mut kept)?;

@@ -4,7 +4,9 @@ use super::delta_network::RecurrentWeights;
 use super::mixture::Mixture;
 use super::names::{ExpertNames, TensorNames};
 use super::switches::{HeadNorms, NormKind};
-use super::weights::{Experts, LayerWeights, Linear, MlpProjections, NormWeights, QuantizationScales, SCALES, Weights};
+use super::weights::{
+    AttentionWeights, Experts, LayerWeights, Linear, MlpProjections, NormWeights, QuantizationScales, SCALES, Weights,
+};
 use super::{Architecture, Result};
 use crate::ops::quantized::QuantizationScheme;
 use candle_core::Tensor;
@@ -73,12 +75,14 @@ fn shapes(a: &Architecture, scheme: Option<QuantizationScheme>) -> Weights<Vec<u
     let layer = |l: usize| LayerWeights {
         qkv: mixer(l).0,
         o: mixer(l).1,
-        sinks: names.attention.sinks.filter(|_| !a.is_recurrent(l)).map(|_| vec![a.heads.heads]),
+        attention: AttentionWeights {
+            sinks: names.attention.sinks.filter(|_| !a.is_recurrent(l)).map(|_| vec![a.heads.heads]),
+            qk_norm: head_norms(a).filter(|_| !a.is_recurrent(l)),
+        },
         recurrent: recurrent().filter(|_| a.is_recurrent(l)),
         unit: a.has_unit(l).then(|| unit(l)),
         experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(|m| experts(m, d, names)),
         correction: a.mixture.as_ref().filter(|m| m.sparse[l] && m.corrected).map(|m| vec![m.experts]),
-        qk_norm: head_norms(a).filter(|_| !a.is_recurrent(l)),
         input_norm: input_norm.clone(),
         attended_norm: attended_norm.clone(),
         mlp_norm: mlp_norm.clone(),

@@ -90,6 +90,15 @@ pub struct Experts<L> {
     pub down: L,
 }
 
+/// Parameters of a layer's attention, excluding its projections.
+#[derive(Clone, Debug)]
+pub struct AttentionWeights<T = Tensor> {
+    /// Additional logit of each head's softmax, `[H]`, if attention has sinks.
+    pub sinks: Option<T>,
+    /// Norms of query heads and of key heads, each per head or over all together.
+    pub qk_norm: Option<(T, T)>,
+}
+
 /// Parameters of one layer.
 #[derive(Clone, Debug)]
 pub struct LayerWeights<T = Tensor> {
@@ -97,8 +106,8 @@ pub struct LayerWeights<T = Tensor> {
     pub qkv: Vec<Linear<T>>,
     /// Output projection of attention or the recurrence.
     pub o: Linear<T>,
-    /// Additional logit of each head's softmax, `[H]`, if attention has sinks.
-    pub sinks: Option<T>,
+    /// Further parameters of attention; none in a recurrent layer.
+    pub attention: AttentionWeights<T>,
     /// Recurrence that replaces attention, if the layer is recurrent.
     pub recurrent: Option<RecurrentWeights<T>>,
     /// The MLP that every token goes through, unless there are only experts.
@@ -107,8 +116,6 @@ pub struct LayerWeights<T = Tensor> {
     pub experts: Option<Experts<Linear<T>>>,
     /// Correction added to the scores when choosing experts, `[E]`. It is not trained.
     pub correction: Option<T>,
-    /// Norms of query heads and of key heads, each per head or over all together.
-    pub qk_norm: Option<(T, T)>,
     /// Norm before attention.
     pub input_norm: Option<NormWeights<T>>,
     /// Norm of the attention's output.
@@ -262,7 +269,7 @@ impl<T> LayerWeights<T> {
         let inputs = self.qkv.iter().zip(names.inputs(is_recurrent));
         let qkv = inputs.map(|(l, part)| l.map(&name(part), f)).collect::<std::result::Result<_, E>>()?;
         let o = self.o.map(&name(names.mixed(is_recurrent)), f)?;
-        let sinks = self.sinks.as_ref().zip(names.attention.sinks).map(|(t, part)| f(name(part), t)).transpose()?;
+        let sinks = self.attention.sinks.as_ref().zip(names.attention.sinks).map(|(t, part)| f(name(part), t)).transpose()?;
         let recurrent = self.recurrent.as_ref().zip(names.recurrent);
         let recurrent = recurrent.map(|(own, names)| own.map(name, names, f)).transpose()?;
         let mut linear = |(l, part): (&'a Linear<T>, &str)| l.map(&name(part), f);
@@ -283,7 +290,7 @@ impl<T> LayerWeights<T> {
         let experts = self.experts.as_ref().map(|experts| of_experts(experts).map(&mut linear)).transpose()?;
         let correction = self.correction.as_ref().zip(names.experts.and_then(|names| names.correction));
         let correction = correction.map(|(t, part)| f(name(part), t)).transpose()?;
-        let qk_norm = match &self.qk_norm {
+        let qk_norm = match &self.attention.qk_norm {
             None => None,
             Some((q, k)) => {
                 let [of_q, of_k] = names.attention.norms.map(|norm| name(norm) + ".weight");
@@ -294,12 +301,11 @@ impl<T> LayerWeights<T> {
         Ok(LayerWeights {
             qkv,
             o,
-            sinks,
+            attention: AttentionWeights { sinks, qk_norm },
             recurrent,
             unit,
             experts,
             correction,
-            qk_norm,
             input_norm: norm(&self.input_norm, names.norms[0])?,
             attended_norm: norm(&self.attended_norm, names.norms[1])?,
             mlp_norm: norm(&self.mlp_norm, names.norms[2])?,
