@@ -56,6 +56,7 @@ pub mod gated_delta;
 mod gemm;
 mod heads;
 mod int8;
+mod latent_heads;
 pub mod layer_norm;
 pub mod linear;
 mod lines;
@@ -110,6 +111,7 @@ pub use elementwise::{
 };
 pub use error::{Error, Result};
 pub use forest::{Forest, Segment};
+pub use latent_heads::LatentHeads;
 pub use reading::read_tensor;
 pub use reduce::{all_finite, checksum, sum_of_squares};
 pub use residency::{allocate_values, free_values, has_values, write_bytes_of};
