@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from Llama.
 
 /// Folder names of the fixtures.
-pub const FAMILIES: [&str; 36] = [
+pub const FAMILIES: [&str; 40] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -38,11 +38,19 @@ pub const FAMILIES: [&str; 36] = [
     "qwen3_5",
     "qwen3_5_wide",
     "qwen3_5_moe",
+    "deepseek_v2",
+    "deepseek_v2_greedy",
+    "deepseek_v3",
+    "deepseek_v3_dense",
 ];
 
 /// Fixtures that devices have no kernels for.
-const OF_THE_CPU: [&str; 14] = [
+const OF_THE_CPU: [&str; 18] = [
     "cohere2",
+    "deepseek_v2",
+    "deepseek_v2_greedy",
+    "deepseek_v3",
+    "deepseek_v3_dense",
     "ernie4_5",
     "glm4",
     "gpt_oss",

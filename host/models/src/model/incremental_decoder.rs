@@ -377,7 +377,7 @@ impl IncrementalDecoder {
                 (mixed, _) => {
                     let heads = mixed.attention()?;
                     let k = self.decoder.in_f32(&self.decoder.keys(i, heads, prompts)?)?;
-                    let v = self.decoder.in_f32(&heads.v)?;
+                    let v = self.decoder.in_f32(heads.values()?)?;
                     for (cache, range) in caches.iter_mut().zip(&ranges) {
                         let cached = PromptCache::new(&k, &v, range.clone(), c, self.cached)?;
                         cache.layers.push(PrefixLayer::Attention(cached));
