@@ -186,6 +186,47 @@ mod tests {
         assert_eq!(wide.modules(), [&["q_proj"][..], &names].concat());
     }
 
+    /// The numbers of parameters are those of the papers.
+    #[test]
+    fn published_models_have_the_sizes_that_they_are_said_to_have() {
+        let rope = |mscale: f64| {
+            json!({ "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": mscale, "mscale_all_dim": mscale,
+                "original_max_position_embeddings": 4096, "type": "yarn" })
+        };
+        let common = json!({
+            "attention_bias": false, "attention_dropout": 0.0, "aux_loss_alpha": 0.001, "ep_size": 1, "hidden_act": "silu",
+            "initializer_range": 0.02, "kv_lora_rank": 512, "max_position_embeddings": 163_840, "moe_layer_freq": 1,
+            "pretraining_tp": 1, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-6, "rope_theta": 10_000,
+            "seq_aux": true, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true, "v_head_dim": 128,
+        });
+        let third = json!({
+            "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18_432, "num_hidden_layers": 61,
+            "num_attention_heads": 128, "num_key_value_heads": 128, "vocab_size": 129_280, "q_lora_rank": 1536,
+            "first_k_dense_replace": 3, "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1,
+            "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "topk_method": "noaux_tc", "scoring_func": "sigmoid",
+            "norm_topk_prob": true, "routed_scaling_factor": 2.5, "num_nextn_predict_layers": 1, "rope_scaling": rope(1.0),
+        });
+        let second = json!({
+            "model_type": "deepseek_v2", "hidden_size": 5120, "intermediate_size": 12_288, "num_hidden_layers": 60,
+            "num_attention_heads": 128, "num_key_value_heads": 128, "vocab_size": 102_400, "q_lora_rank": 1536,
+            "first_k_dense_replace": 1, "moe_intermediate_size": 1536, "n_routed_experts": 160, "n_shared_experts": 2,
+            "num_experts_per_tok": 6, "n_group": 8, "topk_group": 3, "topk_method": "group_limited_greedy",
+            "scoring_func": "softmax", "norm_topk_prob": false, "routed_scaling_factor": 16.0, "rope_scaling": rope(0.707),
+        });
+        let lite = json!({
+            "hidden_size": 2048, "intermediate_size": 10_944, "num_hidden_layers": 27, "num_attention_heads": 16,
+            "num_key_value_heads": 16, "q_lora_rank": null, "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_group": 1,
+            "topk_group": 1, "topk_method": "greedy", "routed_scaling_factor": 1.0,
+        });
+        for (keys, billions) in [(&[&third][..], "671"), (&[&second], "236"), (&[&second, &lite], "16")] {
+            let all = [&common].into_iter().chain(keys.iter().copied());
+            let config: Value = all.flat_map(|keys| keys.as_object().unwrap().clone()).collect::<serde_json::Map<_, _>>().into();
+            let a = Architecture::parse(&config.to_string()).unwrap();
+            assert_eq!(format!("{:.0}", a.values_of_matrices() as f64 / 1e9), billions);
+            assert_eq!((a.heads.head_dim, a.ropes[0].attention_factor()), (192, 1.0));
+        }
+    }
+
     #[test]
     fn yarn_also_scales_scores_if_it_has_a_factor_for_all_dimensions() {
         let rope = |all: Value| {
