@@ -60,7 +60,9 @@ impl LatentAttention {
                 return Err(format!("{key} is {other}, but a model of type {model_type} with these sizes of heads has {right}"));
             }
         }
-        let interleaved = family == Family::DeepseekV2 || config.flag("rope_interleave")?.unwrap_or(true);
+        // Null means false, and a missing key means true.
+        let by_default = !config.has("rope_interleave");
+        let interleaved = family == Family::DeepseekV2 || config.flag("rope_interleave")?.unwrap_or(by_default);
         // Null turns the compression of queries off; a missing key means the default.
         let query_rank = config.size("q_lora_rank", MOST_WIDTH)?;
         Ok(Some(Self {
@@ -176,6 +178,7 @@ mod tests {
         let latent = wide.latent.unwrap();
         assert_eq!((wide.heads.head_dim, latent.input_widths(), latent.pairs), (24, [80, 32], RopePairing::Halves));
         assert!((wide.factors.scores - 20f32.sqrt().recip()).abs() < 1e-7);
+        assert_eq!(parsed(json!({ "rope_interleave": null })).unwrap().latent.unwrap().pairs, RopePairing::Halves);
         // What is counted is what there is.
         for a in [&a, &wide] {
             let matrices = a.parameters().into_iter().filter(|(_, shape)| shape.len() > 1);
@@ -252,6 +255,9 @@ mod tests {
         assert_eq!((mixture.corrected, mixture.has_aux_loss(), mixture.shared), (true, false, Some(12)));
         assert!(
             third.predicts_more("model.layers.3.embed_tokens.weight") && !third.predicts_more("model.layers.2.mlp.gate.weight")
+        );
+        assert!(
+            mixture.routing.normalised && !parsed(json!({ "norm_topk_prob": null })).unwrap().mixture.unwrap().routing.normalised
         );
         let greedy = second(json!({ "aux_loss_alpha": 0.001, "seq_aux": true, "ep_size": 1, "moe_layer_freq": 1 })).unwrap();
         let mixture = greedy.mixture.unwrap();

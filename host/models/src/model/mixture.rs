@@ -126,7 +126,9 @@ fn routing(config: &ConfigObject, family: Family, experts: usize, chosen: usize)
             return Err("norm_topk_prob is true, which transformers ignores and other programs obey in a deepseek_v2".into());
         }
         DeepseekV2 => false,
-        DeepseekV3 | Glm4Moe | Lfm2Moe => config.flag("norm_topk_prob")?.unwrap_or(true),
+        // Null means false, and a missing key means true.
+        DeepseekV3 => config.flag("norm_topk_prob")?.unwrap_or(!config.has("norm_topk_prob")),
+        Glm4Moe | Lfm2Moe => config.flag("norm_topk_prob")?.unwrap_or(true),
         Llama4 => false,
         Qwen2Moe | Qwen3Moe | Olmoe => config.flag("norm_topk_prob")?.unwrap_or(false),
         _ => true,
