@@ -115,8 +115,8 @@ impl LatentHeads {
         copied(n, self.heads * query, self.heads, &[rotated, others])
     }
 
-    /// Returns keys and values as attention reads them, `[N, H * C]`, given those of the projection, `[N, H * (U + V)]`, and the shared part
-    /// of keys, `[N, R]`.
+    /// Returns keys and values as attention reads them, `[N, H * C]`, given those of the projection, `[N, H * (U + V)]`, and the part of
+    /// keys that heads share, `[N, R]`.
     pub fn keys_and_values(self, projected: &Tensor, shared: &Tensor) -> Result<(Tensor, Tensor)> {
         let width = self.heads * self.key_value();
         let n = self.rows("keys", [(projected, width), (shared, self.rotated)])?;

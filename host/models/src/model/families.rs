@@ -165,9 +165,9 @@ pub const FAMILIES: &[FamilyDescription] = &[
         family: Family::DeepseekV2,
         model_type: "deepseek_v2",
         name: "DeepSeek V2",
-        features: "compressed keys and values, and queries if configured; partial RoPE of neighbouring dimensions, with one rotated key for \
-                   all heads; a mixture of experts after the first layers, chosen within groups if configured and weighted by probability, \
-                   and an MLP that all tokens share",
+        features: "compressed keys and values, and queries if configured; partial RoPE of neighbouring dimensions, with one \
+                   rotated key for all heads; a mixture of experts after the first layers, chosen within groups if configured \
+                   and weighted by probability, and an MLP that all tokens share",
         names: &DEEPSEEK_V2,
         ..COMMON
     },
@@ -175,8 +175,8 @@ pub const FAMILIES: &[FamilyDescription] = &[
         family: Family::DeepseekV3,
         model_type: "deepseek_v3",
         name: "DeepSeek V3",
-        features: "as DeepSeek V2, with experts chosen by corrected scores within groups and weighted by scores; RoPE of neighbouring \
-                   dimensions unless configured otherwise",
+        features: "as DeepSeek V2, with experts chosen by corrected scores within groups and weighted by scores; RoPE of \
+                   neighbouring dimensions unless configured otherwise",
         positions: 4096,
         names: &DEEPSEEK_V3,
         ..COMMON

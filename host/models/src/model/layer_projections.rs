@@ -50,7 +50,7 @@ impl<P> LayerProjections<P> {
         reading.into_iter().chain(behind).chain(stacks)
     }
 
-    /// Splits the maps into those before the layer's attention, those after its attention that every row goes through, and those of experts.
+    /// Splits the maps into those before the layer's attention, those after it that every row goes through, and those of experts.
     pub(super) fn in_order(self) -> (Vec<P>, Vec<P>, Vec<P>) {
         let mut behind = vec![self.o];
         behind.extend(self.unit.into_iter().flat_map(|unit| unit.wide.into_iter().chain([unit.down]).chain(unit.gate)));
