@@ -210,6 +210,9 @@ fn maps(a: &Architecture, layer: usize, targets: usize) -> usize {
         Family::Qwen3Next if a.is_recurrent(layer) => 3,
         Family::Qwen3_5Moe if a.is_recurrent(layer) => 5,
         Family::Lfm2Moe | Family::Qwen3_5Moe | Family::Qwen3Next => 4,
+        // Names of compressed queries, and of those that are not.
+        Family::DeepseekV2 | Family::DeepseekV3 if a.latent.is_some_and(|latent| latent.query_rank.is_none()) => targets - 2,
+        Family::DeepseekV2 | Family::DeepseekV3 => targets - 1,
         _ => targets,
     }
 }
@@ -217,6 +220,12 @@ fn maps(a: &Architecture, layer: usize, targets: usize) -> usize {
 /// Returns the short names of all linear maps that an adapter can apply to, except those of experts.
 fn targets(a: &Architecture) -> Vec<String> {
     let all: &[&str] = match a.family {
+        Family::DeepseekV2 | Family::DeepseekV3 if a.mixture.is_some() => {
+            &["q_a_proj", "q_b_proj", "q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]
+        }
+        Family::DeepseekV3 => {
+            &["q_a_proj", "q_b_proj", "q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        }
         Family::Glm4 => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"],
         Family::Phi3 => &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
         Family::Starcoder2 => &["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],

@@ -41,6 +41,7 @@ mod models {
     mod experts;
     mod folders;
     mod gguf;
+    mod latent;
     mod lora;
     mod process_rewards;
     mod quantized;

@@ -3,8 +3,8 @@
 use super::{RunConfig, did_you_mean, shortest};
 
 /// Linear layers that an adapter can apply to, in all model families: most families have the first seven, Phi 3 joins some of them, and the
-/// others belong to GPT-NeoX, StarCoder 2, GPT-2 and Granite MoE Shared.
-const MODULES: [&str; 27] = [
+/// others belong to GPT-NeoX, StarCoder 2, GPT-2, Granite MoE Shared, LFM2, Qwen 3.5 and DeepSeek.
+const MODULES: [&str; 31] = [
     "q_proj",
     "k_proj",
     "v_proj",
@@ -32,6 +32,10 @@ const MODULES: [&str; 27] = [
     "in_proj_z",
     "in_proj_b",
     "in_proj_a",
+    "q_a_proj",
+    "q_b_proj",
+    "kv_a_proj_with_mqa",
+    "kv_b_proj",
 ];
 
 /// The name that selects all layers.

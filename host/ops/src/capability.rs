@@ -47,13 +47,15 @@ pub enum Capability {
     ExpertBiases,
     /// Layers that carry a state instead of attending.
     RecurrentLayers,
+    /// Attention whose keys and values are compressed.
+    LatentAttention,
     /// Weights, gradients and moments sharded over processes.
     DividedModels,
 }
 
 impl Capability {
     /// All capabilities.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::QuantizedWeights,
         Self::StoredWeights,
         Self::RolloutPrecision,
@@ -73,6 +75,7 @@ impl Capability {
         Self::AttentionSinks,
         Self::ExpertBiases,
         Self::RecurrentLayers,
+        Self::LatentAttention,
         Self::DividedModels,
     ];
 
@@ -98,6 +101,7 @@ impl Capability {
             | Self::AttentionSinks
             | Self::ExpertBiases
             | Self::RecurrentLayers
+            | Self::LatentAttention
             | Self::DividedModels => false,
         }
     }
@@ -124,6 +128,7 @@ impl Capability {
             Self::ChunkedAttention => "attention within chunks",
             Self::RowFactors => "scores scaled by position and shared MLPs with a gate",
             Self::RecurrentLayers => "recurrent layers",
+            Self::LatentAttention => "attention with compressed keys and values",
             Self::DividedModels => "models divided among processes",
         }
     }

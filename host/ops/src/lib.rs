@@ -56,6 +56,7 @@ mod gated_delta;
 mod gemm;
 mod heads;
 mod int8;
+mod latent_heads;
 pub mod layer_norm;
 pub mod linear;
 mod lines;
@@ -114,6 +115,7 @@ pub use elementwise::{
 pub use error::{Error, Result};
 pub use forest::{Forest, Segment};
 pub use gated_delta::GatedDelta;
+pub use latent_heads::LatentHeads;
 pub use network_kind::NetworkGradient;
 pub use reading::read_tensor;
 pub use reduce::{all_finite, checksum, sum_of_squares};

@@ -22,9 +22,11 @@ pub struct Routing {
     pub factor: f32,
     /// Added to the sum of a token's scores before they are divided by it.
     pub epsilon: f32,
-    /// Number of groups of experts, and of groups from which a token's experts are chosen. The chosen groups are those whose two best
-    /// experts have the highest sum of scores (DeepSeek-AI 2024, arXiv 2412.19437).
+    /// Number of groups of experts, and of groups from which a token's experts are chosen. The chosen groups are those whose best experts
+    /// have the highest sum of scores (DeepSeek-AI 2024, arXiv 2405.04434 and 2412.19437).
     pub groups: (usize, usize),
+    /// Number of a group's best experts whose scores are added.
+    pub best_of_group: usize,
 }
 
 /// A function that turns a router's results for a token into scores.
@@ -39,7 +41,7 @@ pub enum RouterScoring {
 impl Routing {
     /// Returns the routing to the most probable experts, without groups.
     pub const fn new(chosen: usize, normalised: bool) -> Self {
-        Self { chosen, scores: RouterScoring::Softmax, normalised, factor: 1.0, epsilon: 0.0, groups: (1, 1) }
+        Self { chosen, scores: RouterScoring::Softmax, normalised, factor: 1.0, epsilon: 0.0, groups: (1, 1), best_of_group: 2 }
     }
 
     /// Returns the value that weights are divided by, given the sum of a token's scores.
@@ -59,13 +61,12 @@ impl Routing {
         let (groups, kept) = self.groups;
         if kept < groups {
             let size = by.len() / groups;
-            let best_two = |group: &[f32]| {
-                let mut both = [0; 2];
-                let both = &mut both[..size.min(2)];
-                most_probable(group, both);
-                both.iter().map(|&expert| group[expert]).sum::<f32>()
+            let mut best = vec![0; size.min(self.best_of_group)];
+            let sum_of_best = |group: &[f32]| {
+                most_probable(group, &mut best);
+                best.iter().map(|&expert| group[expert]).sum::<f32>()
             };
-            let sums: Vec<f32> = by.chunks(size).map(best_two).collect();
+            let sums: Vec<f32> = by.chunks(size).map(sum_of_best).collect();
             let mut found = vec![0; kept];
             most_probable(&sums, &mut found);
             let others = by.chunks_mut(size).enumerate().filter(|(group, _)| !found.contains(group));
@@ -296,6 +297,9 @@ mod tests {
         assert!(routes.weights.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-6), "{:?}", routes.weights);
         let alone = Routes::new(&logits, Routing { groups: (1, 1), ..routing }, None).unwrap();
         assert_eq!(alone.chosen, [4, 2, 1]);
+        // Of single experts, 1.131, 0.881 and 0.953 are the best of each group, so the first and the third are chosen.
+        let by_best = Routes::new(&logits, Routing { best_of_group: 1, ..routing }, Some(&correction)).unwrap();
+        assert_eq!(by_best.chosen, [1, 4, 0]);
         for wrong in
             [Routing { groups: (4, 1), ..routing }, Routing { groups: (3, 1), ..routing }, Routing { groups: (3, 4), ..routing }]
         {

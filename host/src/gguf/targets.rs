@@ -114,6 +114,8 @@ fn for_family(family: Family) -> Option<LlamaCppGraph> {
         Family::StableLm => LlamaCppGraph { name: "stablelm", output: TensorPresence::Always, ..QWEN2 },
         Family::Starcoder2 => LlamaCppGraph { name: "starcoder2", qkv_bias: TensorPresence::IfGiven, ..GPT },
         Family::Cohere2
+        | Family::DeepseekV2
+        | Family::DeepseekV3
         | Family::Ernie45
         | Family::Exaone4
         | Family::Glm4

@@ -61,7 +61,7 @@ pub(super) fn parts(
         ] {
             all.norm(&name(part), norm.as_ref())?;
         }
-        if let Some((q, k)) = &layer.qk_norm {
+        if let Some((q, k)) = &layer.attention.qk_norm {
             all.norm_weight(&name("attn_q_norm"), q)?;
             all.norm_weight(&name("attn_k_norm"), k)?;
         }

@@ -3,9 +3,10 @@
 use super::{LORA_SCALE, TEMPERATURE};
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use candle_nn::ops::{log_softmax, sigmoid, softmax};
-use rlhost::model::{Architecture, Family, HeadNorms, NormKind, RecurrenceKind, Rope};
+use rlhost::model::{Architecture, Family, HeadNorms, LatentAttention, NormKind, RecurrenceKind, Rope};
 use rlhost::ops::DeltaHeads;
 use rlhost::ops::activation::Activation;
+use rlhost::ops::rope::RopePairing;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
@@ -80,6 +81,11 @@ impl NaiveDecoder<'_> {
             Family::Cohere2 | Family::Ernie45 | Family::Glm4 | Family::Llama4 => {
                 candle_nn::rotary_emb::rope_i_slow(&part, &cos, &sin)?
             }
+            Family::DeepseekV2 | Family::DeepseekV3
+                if self.a.latent.is_some_and(|latent| latent.pairs == RopePairing::Neighbours) =>
+            {
+                candle_nn::rotary_emb::rope_i_slow(&part, &cos, &sin)?
+            }
             _ => candle_nn::rotary_emb::rope_slow(&part, &cos, &sin)?,
         };
         if 2 * half == c { Ok(turned) } else { Tensor::cat(&[turned, x.narrow(3, 2 * half, c - 2 * half)?], 3) }
@@ -129,8 +135,11 @@ impl NaiveDecoder<'_> {
         let hides = |i: usize, j: usize| if j > i || far(i, j) { f32::NEG_INFINITY } else { 0.0 };
         let mask: Vec<f32> = (0..t).flat_map(|i| (0..t).map(move |j| hides(i, j))).collect();
         let mask = Tensor::from_vec(mask, (t, t), &Device::Cpu)?;
-        let [q, k, v] = self.heads(x, layer)?;
         let rope = a.rotary[l].map(|rope| &a.ropes[rope]);
+        if let Some(latent) = a.latent {
+            return self.latent_attention(x, layer, (latent, rope), &mask);
+        }
+        let [q, k, v] = self.heads(x, layer)?;
         let (mut q, mut k, v) = (self.rotated(&q, rope)?, self.rotated(&k, rope)?, self.rotated(&v, None)?);
         if a.head_norms == HeadNorms::Rotated {
             q = self.norm(&q, &format!("{layer}.self_attn.query_layernorm"))?;
@@ -178,6 +187,40 @@ impl NaiveDecoder<'_> {
             return self.linear(&(y * sigmoid(&gate)?)?, &format!("{layer}.{output}"));
         }
         self.linear(&y, &format!("{layer}.{output}"))
+    }
+
+    /// Computes attention with compressed keys and values, whose heads end with their rotated part.
+    fn latent_attention(
+        &self,
+        x: &Tensor,
+        layer: &str,
+        (latent, rope): (LatentAttention, Option<&Rope>),
+        mask: &Tensor,
+    ) -> Result<Tensor> {
+        let ((b, t, _), h, name) = (x.dims3()?, latent.heads, |part: &str| format!("{layer}.self_attn.{part}"));
+        // The epsilon of these norms is not the configured one.
+        let norm = |x: &Tensor, part: &str| {
+            let size = (x.sqr()?.mean_keepdim(D::Minus1)? + 1e-6)?.sqrt()?;
+            x.broadcast_div(&size)?.broadcast_mul(self.var(&format!("{}.weight", name(part))))
+        };
+        let q = match latent.query_rank {
+            None => self.linear(x, &name("q_proj"))?,
+            Some(_) => self.linear(&norm(&self.linear(x, &name("q_a_proj"))?, "q_a_layernorm")?, &name("q_b_proj"))?,
+        };
+        let q = q.reshape((b, t, h.heads, h.unrotated + h.rotated))?;
+        let both = self.linear(x, &name("kv_a_proj_with_mqa"))?;
+        let shared = both.narrow(2, latent.rank, h.rotated)?.reshape((b, t, 1, h.rotated))?;
+        let kv = self.linear(&norm(&both.narrow(2, 0, latent.rank)?.contiguous()?, "kv_a_layernorm")?, &name("kv_b_proj"))?;
+        let kv = kv.reshape((b, t, h.heads, h.unrotated + h.values))?;
+        let turned_q = self.rotated(&q.narrow(3, h.unrotated, h.rotated)?, rope)?;
+        let turned_k = self.rotated(&shared, rope)?.broadcast_as((b, h.heads, t, h.rotated))?.contiguous()?;
+        let plain = |x: &Tensor, first: usize, size: usize| x.narrow(3, first, size)?.transpose(1, 2)?.contiguous();
+        let q = Tensor::cat(&[plain(&q, 0, h.unrotated)?, turned_q], 3)?;
+        let k = Tensor::cat(&[plain(&kv, 0, h.unrotated)?, turned_k], 3)?;
+        let v = plain(&kv, h.unrotated, h.values)?;
+        let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? * f64::from(self.a.factors.scores))?;
+        let y = softmax(&scores.broadcast_add(mask)?, D::Minus1)?.matmul(&v)?.transpose(1, 2)?.contiguous()?;
+        self.linear(&y.reshape((b, t, h.heads * h.values))?, &name("o_proj"))
     }
 
     /// Computes a gated delta network, token by token, in f64 between its projections: small heads are normalised, and sums over decays
@@ -323,6 +366,14 @@ impl NaiveDecoder<'_> {
                 let hidden = ((1.0 - ranked(&sums, kept)?.unsqueeze(2)?)? * 100.0)?;
                 (p, in_groups.broadcast_sub(&hidden)?.reshape((n, mixture.experts))?)
             }
+            None if self.a.family == Family::DeepseekV2 => {
+                let p = softmax(logits, D::Minus1)?;
+                // Selects the groups with the best experts.
+                let (groups, kept) = mixture.routing.groups;
+                let in_groups = p.detach().reshape((n, groups, mixture.experts / groups))?;
+                let hidden = ((1.0 - ranked(&in_groups.max(2)?, kept)?.unsqueeze(2)?)? * 100.0)?;
+                (p, in_groups.broadcast_sub(&hidden)?.reshape((n, mixture.experts))?)
+            }
             None if self.a.family == Family::Llama4 => (sigmoid(logits)?, logits.detach()),
             None => {
                 let p = softmax(logits, D::Minus1)?;
@@ -407,7 +458,7 @@ impl NaiveDecoder<'_> {
                 let weight = sigmoid(&self.linear(x, &format!("{layer}.mlp.shared_expert_gate"))?)?;
                 gated("mlp.shared_expert")?.broadcast_mul(&weight)
             }
-            Family::Glm4Moe => gated("mlp.shared_experts"),
+            Family::DeepseekV2 | Family::DeepseekV3 | Family::Glm4Moe => gated("mlp.shared_experts"),
             Family::Llama4 => gated("feed_forward.shared_expert"),
             _ => self.unit(x, layer),
         }

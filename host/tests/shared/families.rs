@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from Llama.
 
 /// Folder names of the fixtures.
-pub const FAMILIES: [&str; 39] = [
+pub const FAMILIES: [&str; 43] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -41,11 +41,19 @@ pub const FAMILIES: [&str; 39] = [
     "qwen3_next",
     "granitemoehybrid",
     "granitemoehybrid_dense",
+    "deepseek_v2",
+    "deepseek_v2_greedy",
+    "deepseek_v3",
+    "deepseek_v3_dense",
 ];
 
 /// Fixtures that devices have no kernels for.
-const OF_THE_CPU: [&str; 17] = [
+const OF_THE_CPU: [&str; 21] = [
     "cohere2",
+    "deepseek_v2",
+    "deepseek_v2_greedy",
+    "deepseek_v3",
+    "deepseek_v3_dense",
     "ernie4_5",
     "glm4",
     "gpt_oss",

@@ -60,6 +60,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
             "expert_biases",
             "experts",
             "gated_delta",
+            "latent_heads",
             "layer_norm",
             "linear",
             "logprob",

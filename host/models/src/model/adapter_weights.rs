@@ -3,7 +3,7 @@
 use super::lora::LoraSettings;
 use super::lora::TrainedBiases;
 use super::names::{ExpertNames, TensorNames};
-use super::weights::{LayerWeights, Linear, LinearAdapter, MlpProjections};
+use super::weights::{LatentWeights, LayerWeights, Linear, LinearAdapter, MlpProjections};
 use super::{Architecture, Error, Result, Weights};
 use crate::ops::low_rank::LowRankAdapter;
 use crate::ops::magnitude::{self, Magnitude};
@@ -64,10 +64,15 @@ impl LayerWeights {
 
     /// Returns the linear maps that an adapter can apply to, except those of experts.
     fn linears(&mut self, names: &'static TensorNames) -> Vec<(&'static str, &mut Linear)> {
-        let Self { qkv, o, unit, experts, recurrent, .. } = self;
+        let inputs = self.input_names(names);
+        let Self { qkv, attention, o, unit, experts, recurrent, .. } = self;
         let (recurrent, (wide_names, down_name)) = (recurrent.is_some(), names.unit(experts.is_some()));
         let named = |names: &'static [&'static str]| names.iter().copied();
-        let mut all: Vec<_> = named(names.inputs(recurrent)).zip(qkv).collect();
+        let mut all: Vec<_> = named(inputs).zip(qkv).collect();
+        if let Some((LatentWeights { maps, .. }, names)) = attention.latent.as_mut().zip(names.attention.latent) {
+            all.extend(maps.queries.as_mut().map(|map| (names.second[0], map)));
+            all.push((names.second[1], &mut maps.keys_and_values));
+        }
         all.push((names.mixed(recurrent), o));
         if let Some(MlpProjections { wide, down, .. }) = unit {
             all.extend(named(wide_names).zip(wide));
@@ -78,6 +83,13 @@ impl LayerWeights {
 }
 
 impl Architecture {
+    /// Returns the names of the linear maps of attention with compressed keys and values, if the model has that.
+    fn latent_modules(&self) -> Option<Vec<&'static str>> {
+        let (names, queries) = (self.family.description().names, self.latent?.query_rank.is_some());
+        let second = names.attention.latent?.second.into_iter().skip(usize::from(!queries));
+        Some(names.latent_inputs(queries).iter().copied().chain(second).chain([names.mixed(false)]).collect())
+    }
+
     /// Returns the short names of the layers' linear maps that an adapter can apply to, in order.
     pub fn modules(&self) -> Vec<&'static str> {
         let names = self.family.description().names;
@@ -89,7 +101,8 @@ impl Architecture {
         let of_kind = |recurrent: bool| names.inputs(recurrent).iter().copied().chain([names.mixed(recurrent)]);
         let has = |recurrent: &bool| (0..self.layers).any(|layer| self.is_recurrent(layer) == *recurrent);
         let mixers = [true, false].into_iter().filter(has).flat_map(of_kind);
-        for name in mixers.chain(of_unit.copied()) {
+        let mixers = self.latent_modules().unwrap_or_else(|| mixers.collect());
+        for name in mixers.into_iter().chain(of_unit.copied()) {
             let module = name.rsplit_once('.').map_or(name, |(_, module)| module);
             if !all.contains(&module) {
                 all.push(module);

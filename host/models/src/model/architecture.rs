@@ -4,6 +4,7 @@ use super::bounds::{MOST_HIDDEN, MOST_INTERMEDIATE, MOST_LAYERS, MOST_POSITIONS}
 use super::families::{FAMILIES, Family};
 use super::ignored_keys;
 use super::json::ConfigObject;
+use super::latent::LatentAttention;
 use super::layer_kinds::{LayerKinds, kinds};
 use super::mixture::Mixture;
 use super::names::ExpertNames;
@@ -92,6 +93,8 @@ pub struct Architecture {
     pub windows: Vec<Option<usize>>,
     /// The recurrent layers, which carry a state instead of attending, if there are any.
     pub recurrence: Option<Recurrence>,
+    /// Sizes of attention with compressed keys and values, if the model has that.
+    pub latent: Option<LatentAttention>,
     /// Whether the query projection also computes gates for the outputs of attention.
     pub output_gate: bool,
     /// RoPE of each layer, as an index into `ropes`; `None` for layers without RoPE.
@@ -172,14 +175,16 @@ impl Architecture {
     }
 
     fn from_family_config(config: &ConfigObject, family: Family) -> std::result::Result<Self, String> {
-        use Family::{Cohere2, Gpt2, GptNeoX, Phi3, Starcoder2};
+        use Family::{Cohere2, Gpt2, GptNeoX, Starcoder2};
         let described = family.description();
         let key = |common: &'static str| own_key(config, family, common);
         let hidden_size = config.needed_size(key("hidden_size"), MOST_HIDDEN)?;
-        let heads = heads(config, family, hidden_size)?;
+        let latent = LatentAttention::read(config, family)?;
+        let heads = latent.map_or_else(|| heads(config, family, hidden_size), |latent| Ok(latent.wide_heads()))?;
+        let turned = latent.map_or(heads.head_dim, |latent| latent.heads.rotated);
         let layers = config.needed_size(key("num_hidden_layers"), MOST_LAYERS)?;
         let configured = config.size(key("max_position_embeddings"), MOST_POSITIONS)?.unwrap_or(described.positions);
-        let rope = RopeContext { family, head_dim: heads.head_dim, max_positions: configured };
+        let rope = RopeContext { family, head_dim: turned, max_positions: configured };
         let rope = if family == Gpt2 { None } else { Some(resolve(config, &rope)?) };
         let max_positions = rope.as_ref().and_then(|rope| rope.limit).unwrap_or(configured);
         let ropes: Vec<Rope> =
@@ -190,7 +195,7 @@ impl Architecture {
             None => kinds(config, family, layers, ropes.len() > 1)?,
         };
         let LinearBiases { qkv, output, mlp } = biases(config, family)?;
-        let factors = factors(config, family, hidden_size, heads)?;
+        let factors = factors(config, family, hidden_size, heads, latent.as_ref())?;
         let mixture = Mixture::read(config, family, layers)?;
         let intermediate_size = intermediate_size(config, family, hidden_size, mixture.as_ref())?;
         Ok(Self {
@@ -209,11 +214,7 @@ impl Architecture {
             output_bias: output,
             mlp_bias: mlp,
             head_norms: head_norms(config, family)?,
-            projections: match family {
-                Gpt2 | Phi3 => ProjectionLayout::Joined,
-                GptNeoX => ProjectionLayout::JoinedByHead,
-                _ => ProjectionLayout::Apart,
-            },
+            projections: projections(family),
             activation: activation_of(config, family)?,
             gated: !matches!(family, Gpt2 | GptNeoX | Starcoder2),
             parallel: match family {
@@ -223,6 +224,7 @@ impl Architecture {
             },
             windows: windows.into_iter().map(|size| size.filter(|size| *size < max_positions)).collect(),
             recurrence,
+            latent,
             output_gate: family.has_delta_networks(),
             rotary,
             ropes,
@@ -232,6 +234,11 @@ impl Architecture {
             eos_token_ids: ends_of(config, config.needed_size("vocab_size", MOST_TOKENS)?)?.unwrap_or_default(),
             text_part: false,
         })
+    }
+
+    /// Returns which dimensions of a head are rotated together.
+    pub(super) fn rope_pairs(&self) -> RopePairing {
+        self.latent.map_or_else(|| self.family.rope_pairs(), |latent| latent.pairs)
     }
 
     /// Returns the attention settings of a layer.
@@ -268,13 +275,14 @@ impl Architecture {
     pub(super) fn needs(&self) -> Vec<Capability> {
         let shared_norm = self.parallel && self.family.description().names.norms[2].is_empty();
         let all = [
-            (self.family.rope_pairs() != RopePairing::Halves, Capability::NeighbouringRotation),
+            (self.rope_pairs() != RopePairing::Halves, Capability::NeighbouringRotation),
             (self.rotates_first() || shared_norm, Capability::OtherNorms),
             (self.attention(0).chunked, Capability::ChunkedAttention),
             (self.family.description().names.attention.sinks.is_some(), Capability::AttentionSinks),
             (self.family.description().names.experts.is_some_and(ExpertNames::have_biases), Capability::ExpertBiases),
             (self.query_scale.is_some() || self.has_shared_gate(), Capability::RowFactors),
             (self.recurrence.is_some(), Capability::RecurrentLayers),
+            (self.latent.is_some(), Capability::LatentAttention),
         ];
         all.into_iter().filter_map(|(needed, capability)| needed.then_some(capability)).collect()
     }
@@ -288,7 +296,9 @@ impl Architecture {
         let experts = self.mixture.as_ref().map_or(0, |m| m.experts as u128 * (3 * m.width as u128 + 1));
         let of = |has: bool, width: u128| if has { width } else { 0 };
         let sparse = |layer: usize| self.mixture.as_ref().is_some_and(|m| m.sparse[layer]);
-        let layer = |layer: usize| hidden * (mixer(layer) + of(self.has_unit(layer), unit(layer)) + of(sparse(layer), experts));
+        let second = self.latent.map_or(0, |latent| latent.values_of_second() as u128);
+        let layer =
+            |layer: usize| second + hidden * (mixer(layer) + of(self.has_unit(layer), unit(layer)) + of(sparse(layer), experts));
         hidden * tokens * if self.tied { 1 } else { 2 } + (0..self.layers).map(layer).sum::<u128>()
     }
 
@@ -309,12 +319,12 @@ impl Architecture {
         gate.is_some() && self.mixture.as_ref().is_some_and(|mixture| mixture.shared.is_some())
     }
 
-    /// Returns whether a tensor belongs to the multi-token prediction layers after the last layer of a GLM or a Qwen 3.5, which
-    /// transformers does not load either.
+    /// Returns whether a tensor belongs to the multi-token prediction layers after the last layer of a DeepSeek, a GLM or a
+    /// Qwen 3.5, which transformers does not load either.
     pub(super) fn predicts_more(&self, name: &str) -> bool {
         let number = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
         match self.family {
-            Family::Glm4Moe => number.is_some_and(|number| number >= self.layers),
+            Family::DeepseekV3 | Family::Glm4Moe => number.is_some_and(|number| number >= self.layers),
             family if family.has_delta_networks() => name.starts_with("mtp."),
             _ => false,
         }
@@ -334,7 +344,8 @@ impl Architecture {
     pub fn widest(&self) -> usize {
         let of_experts = self.mixture.as_ref().map_or(0, |mixture| 2 * mixture.width);
         let shared = self.mixture.as_ref().and_then(|mixture| mixture.shared).unwrap_or_default();
-        let joined = [self.query_outputs() + 2 * self.kv_width(), 2 * self.intermediate_size, 2 * shared];
+        let of_attention = self.latent.map_or_else(|| self.query_outputs() + 2 * self.kv_width(), |latent| latent.widest());
+        let joined = [of_attention, 2 * self.intermediate_size, 2 * shared];
         let recurrent = self.recurrence.as_ref().map_or(0, |_| self.input_widths(true).into_iter().sum::<usize>());
         joined.into_iter().chain([self.hidden_size, of_experts, recurrent]).max().unwrap_or_default()
     }
@@ -373,6 +384,15 @@ fn family(model_type: Option<&str>) -> std::result::Result<Family, String> {
         let given = printable(given, 80);
         format!("model_type {given:?} is not supported; {known} are")
     })
+}
+
+/// Returns the layout of a family's projections.
+fn projections(family: Family) -> ProjectionLayout {
+    match family {
+        Family::Gpt2 | Family::Phi3 => ProjectionLayout::Joined,
+        Family::GptNeoX => ProjectionLayout::JoinedByHead,
+        _ => ProjectionLayout::Apart,
+    }
 }
 
 /// Reads the width of the MLP that every token goes through.
@@ -471,6 +491,8 @@ mod tests {
         );
         assert_eq!(of("gpt_oss"), [Capability::AttentionSinks, Capability::ExpertBiases]);
         assert_eq!(of("hunyuan_v1_dense"), [Capability::OtherNorms]);
+        let latent = needs(json!({ "model_type": "deepseek_v3", "head_dim": 64 }));
+        assert_eq!(latent, [Capability::NeighbouringRotation, Capability::LatentAttention]);
         let scaled = json!({ "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16 });
         assert_eq!(needs(json!({ "model_type": "ministral3", "rope_parameters": scaled })), [Capability::RowFactors]);
         assert_eq!(of("qwen2_moe"), [Capability::RowFactors]);

@@ -55,7 +55,10 @@ fn triangle(n: usize) -> f64 {
 
 /// Returns the operations of one token's attention to one position in one layer: its part of a score and of an output.
 fn attention_a_place(a: &Architecture) -> f64 {
-    4.0 * a.query_width() as f64
+    match &a.latent {
+        Some(latent) => 2.0 * (latent.query_width() + latent.value_width()) as f64,
+        None => 4.0 * a.query_width() as f64,
+    }
 }
 
 /// Returns the bytes that a token reads of a weight whose values are copied in at most `bits`, excluding the scales of copies.

@@ -98,11 +98,8 @@ impl Decoder {
     /// Creates a decoder with these weights.
     pub fn new(architecture: Architecture, weights: Weights) -> Self {
         let a = &architecture;
-        let rotations = a
-            .ropes
-            .iter()
-            .map(|rope| rope.rotation(a.heads.head_dim, a.max_positions).with_pairing(a.family.rope_pairs()))
-            .collect();
+        let rotations =
+            a.ropes.iter().map(|rope| rope.rotation(a.heads.head_dim, a.max_positions).with_pairing(a.rope_pairs())).collect();
         Self { architecture, weights, precision: Precision::F32, rotations: Arc::new(rotations) }
     }
 
@@ -267,7 +264,7 @@ impl Decoder {
         let layer = layer::DecoderLayer { halves: self.halves(), ..self.layer_of(i, maps.each()) };
         let further =
             rows.map(|rows| move |out: &Tensor, x: &Tensor| Ok((ops::gather_rows(out, rows)?, ops::gather_rows(x, rows)?)));
-        let over = ForestMixer { forest, rows, attention, sinks: self.weights.layers[i].sinks.as_ref() };
+        let over = ForestMixer { forest, rows, attention, sinks: self.weights.layers[i].attention.sinks.as_ref() };
         layer.forward(x, forest, further.as_ref().map(|rows| rows as &RowSelector<'_>), over)
     }
 
@@ -404,7 +401,7 @@ impl Decoder {
                 (all, dx)
             }
         };
-        let d_inputs = self.mixed_backward(i, &kept, &d_attended, forest, g)?;
+        let d_inputs = self.mixed_backward(i, maps, &kept, &d_attended, forest, g)?;
         let h = a.normed_for(all_round(&maps.each().qkv), &kept.input, w.input_norm.as_ref())?;
         let d_inputs = a.grouped(d_inputs, w.recurrent.is_some())?;
         let (d_inputs, widths) = (d_inputs.iter().collect::<Vec<_>>(), a.input_widths(w.recurrent.is_some()));

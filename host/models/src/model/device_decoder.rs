@@ -93,7 +93,7 @@ impl DeviceDecoder<'_> {
         let mut layers = Vec::with_capacity(decoder.architecture.layers);
         let (hidden, _) = decoder.run(prompts, &rows, how, |i, kept| {
             let heads = kept.mixed.attention()?;
-            layers.push((decoder.keys(i, heads, prompts)?, heads.v.clone()));
+            layers.push((decoder.keys(i, heads, prompts)?, heads.values()?.clone()));
             Ok(())
         })?;
         let layers = Arc::new(layers);

@@ -89,7 +89,7 @@ impl FusedLayer {
             qkv_bias,
             o: w.o.merged()?,
             mlp: unit.map(Mlp::new).transpose()?,
-            qk_norm: w.qk_norm.as_ref().map(|(q, k)| Ok::<_, ops::Error>((whole(q)?, whole(k)?))).transpose()?,
+            qk_norm: w.attention.qk_norm.as_ref().map(|(q, k)| Ok::<_, ops::Error>((whole(q)?, whole(k)?))).transpose()?,
             input_norm: norm(&w.input_norm)?,
             attended_norm: norm(&w.attended_norm)?,
             mlp_norm: norm(&w.mlp_norm)?,

@@ -1,8 +1,8 @@
 //! The families of decoders: their names and their features.
 
 use super::names::{
-    COHERE, GEMMA, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, LFM2, LFM2_MOE, LLAMA, LLAMA4, MIXTRAL,
-    NEOX, OLMO, PHI, QWEN_MOE, QWEN2_MOE, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, STARCODER, TensorNames,
+    COHERE, DEEPSEEK_V2, DEEPSEEK_V3, GEMMA, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, LFM2, LFM2_MOE,
+    LLAMA, LLAMA4, MIXTRAL, NEOX, OLMO, PHI, QWEN_MOE, QWEN2_MOE, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, STARCODER, TensorNames,
 };
 use crate::ops::rope::RopePairing;
 
@@ -11,6 +11,10 @@ use crate::ops::rope::RopePairing;
 pub enum Family {
     /// `Cohere2ForCausalLM`
     Cohere2,
+    /// `DeepseekV2ForCausalLM`
+    DeepseekV2,
+    /// `DeepseekV3ForCausalLM`
+    DeepseekV3,
     /// `Ernie4_5ForCausalLM`
     Ernie45,
     /// `Exaone4ForCausalLM`
@@ -165,6 +169,26 @@ pub const FAMILIES: &[FamilyDescription] = &[
         norm_eps: 1e-5,
         tied: true,
         names: &COHERE,
+        ..COMMON
+    },
+    FamilyDescription {
+        family: Family::DeepseekV2,
+        model_type: "deepseek_v2",
+        name: "DeepSeek V2",
+        features: "compressed keys and values, and queries if configured; partial RoPE of neighbouring dimensions, with one \
+                   rotated key for all heads; a mixture of experts after the first layers, chosen within groups if configured \
+                   and weighted by probability, and an MLP that all tokens share",
+        names: &DEEPSEEK_V2,
+        ..COMMON
+    },
+    FamilyDescription {
+        family: Family::DeepseekV3,
+        model_type: "deepseek_v3",
+        name: "DeepSeek V3",
+        features: "as DeepSeek V2, with experts chosen by corrected scores within groups and weighted by scores; RoPE of \
+                   neighbouring dimensions unless configured otherwise",
+        positions: 4096,
+        names: &DEEPSEEK_V3,
         ..COMMON
     },
     FamilyDescription {

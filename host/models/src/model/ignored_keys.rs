@@ -104,6 +104,11 @@ const HARMLESS_WORDS: &[(&str, &str, &str)] = &[
     ("cohere2", "use_embedding_sharing", "true"),
     ("cohere2", "use_gated_activation", "true"),
     ("cohere2", "use_parallel_block", "true"),
+    ("deepseek_v2", "moe_layer_freq", "1"),
+    ("deepseek_v2", "scoring_func", r#""softmax""#),
+    ("deepseek_v3", "moe_layer_freq", "1"),
+    ("deepseek_v3", "scoring_func", r#""sigmoid""#),
+    ("deepseek_v3", "topk_method", r#""noaux_tc""#),
     ("granitemoehybrid", "normalization_function", r#""rmsnorm""#),
     ("hunyuan_v1_dense", "norm_type", r#""rms""#),
     ("hunyuan_v1_dense", "num_experts", "1"),
@@ -120,7 +125,10 @@ const HARMLESS_WORDS: &[(&str, &str, &str)] = &[
 /// Keys that have no effect in models of one type.
 const HARMLESS_OF_TYPE: &[(&str, &[&str])] = &[
     ("cohere2", &["layer_switch"]),
-    // Multi-token prediction layers, which are not loaded.
+    // An auxiliary loss that transformers does not have, and the division of experts among processes.
+    ("deepseek_v2", &["aux_loss_alpha", "ep_size", "seq_aux"]),
+    // The same, and multi-token prediction layers, which are not loaded.
+    ("deepseek_v3", &["aux_loss_alpha", "ep_size", "num_mtp_layers", "num_nextn_predict_layers", "seq_aux"]),
     ("glm4_moe", &["num_mtp_layers", "num_nextn_predict_layers"]),
     ("gpt_oss", &["experts_per_token", "initial_context_length"]),
     ("granitemoehybrid", &["init_method", "num_logits_to_keep"]),

@@ -374,7 +374,7 @@ impl IncrementalDecoder {
                 (mixed, _) => {
                     let heads = mixed.attention()?;
                     let k = self.decoder.in_f32(&self.decoder.keys(i, heads, prompts)?)?;
-                    let v = self.decoder.in_f32(&heads.v)?;
+                    let v = self.decoder.in_f32(heads.values()?)?;
                     for (cache, range) in caches.iter_mut().zip(&ranges) {
                         let cached = PromptCache::new(&k, &v, range.clone(), c, self.cached)?;
                         cache.layers.push(PrefixLayer::Attention(cached));
@@ -434,7 +434,7 @@ impl IncrementalDecoder {
         let mut x = d.embedded(tokens, positions)?;
         for (l, maps) in layers.iter().enumerate() {
             let layer = d.layer_of(l, maps.each());
-            let (attention, sinks) = (d.architecture.attention(l), d.weights.layers[l].sinks.as_ref());
+            let (attention, sinks) = (d.architecture.attention(l), d.weights.layers[l].attention.sinks.as_ref());
             let cached = CacheMixer { layer: l, counts, prompt_of, prompts, own: &mut *own, attention, sinks };
             let mut kept = layer.forward(x, positions, None, cached)?;
             x = layer.output(&mut kept)?;

@@ -93,7 +93,7 @@ pub(super) struct FeedForwardActivations {
 pub(super) struct LayerActivations {
     pub input: Tensor,
     pub mixed: MixerActivations,
-    /// Result of attention or the recurrence, `[N, H * C]`.
+    /// Result of attention or the recurrence, `[N, H * C]`; without what fills the heads up, if keys and values are compressed.
     pub out: Tensor,
     /// Output of attention before its norm, if it has one.
     pub projected: Option<Tensor>,
@@ -203,7 +203,7 @@ impl<P> DecoderLayer<'_, P> {
             let ones = Tensor::ones(self.architecture.heads.head_dim, DType::F32, like.device())?;
             return Ok(Some((ones.clone(), ones)));
         }
-        Ok(self.norms.qk_norm.clone())
+        Ok(self.norms.attention.qk_norm.clone())
     }
 
     /// Returns query or key heads as attention reads them: normalised if there is a norm, and rotated.
@@ -241,7 +241,8 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         let h = a.normed_for(all_round(&maps.qkv), &x, norms.input_norm.as_ref())?;
         let recurrent = norms.recurrent.is_some();
         let inputs = a.ungrouped(products(&maps.qkv, &h, &a.input_widths(recurrent))?, recurrent)?;
-        P::prefetch(&[maps.o], x.dim(0)?)?;
+        let next = maps.latent.as_ref().map_or_else(|| vec![maps.o], |second| second.each().all().copied().collect());
+        P::prefetch(&next, x.dim(0)?)?;
         let (mixed, result) = self.mixed(inputs, positions, mixing)?;
         let (out, residual) = further.map_or_else(|| Ok((result.clone(), x.clone())), |rows| rows(&result, &x))?;
         let (middle, projected) = self.added(maps.o.product(&out)?, norms.attended_norm.as_ref())?;
@@ -278,7 +279,10 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
             let out = mixing.convolve(&joined, convolution.operation())?;
             return Ok((MixerActivations::Convolution(joined), out));
         }
-        let [q, k, v] = three(inputs)?;
+        let (compressed, [q, k, v]) = match self.norms.attention.latent {
+            Some(_) => self.expanded(inputs).map(|(rows, heads)| (Some(rows), heads))?,
+            None => (None, three(inputs)?),
+        };
         let (q, gate) = if a.output_gate { query_and_gate(&q, a.heads.head_dim)? } else { (q, None) };
         if a.rotates_first() {
             self.rotate(&q, positions)?;
@@ -292,8 +296,11 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         let (q, k) = self.placed((q, k), positions)?;
         let [q, k, v] = if self.halves { halved([&q, &k, &v])? } else { [q, k, v] };
         let AttentionOutput { out, log_sum } = mixing.attend(&q, &k, &v)?;
+        let out = a.narrowed_heads(out)?;
         let gated = gate.as_ref().map_or_else(|| Ok(out.clone()), |gate| output_gate::forward(&out, gate))?;
-        let kept = mixer::AttentionActivations { unnormed, heads: Some((q, k)), v, log_sum, gated: gate.map(|gate| (gate, out)) };
+        let gated_out = gate.map(|gate| (gate, out));
+        let (heads, v) = (Some((q, k)), Some(v));
+        let kept = mixer::AttentionActivations { unnormed, heads, v, log_sum, gated: gated_out, compressed };
         Ok((MixerActivations::Attention(kept), gated))
     }
 

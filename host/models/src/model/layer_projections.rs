@@ -1,11 +1,13 @@
 //! The linear maps of a layer.
 
-use super::weights::{Experts, LayerWeights, Linear, MlpProjections};
+use super::weights::{Experts, LatentProjections, LayerWeights, Linear, MlpProjections};
 use crate::ops;
 
 /// The linear maps of a layer; those with the same input may be joined.
 pub(super) struct LayerProjections<P> {
     pub qkv: Vec<P>,
+    /// The maps of compressed queries, keys and values, if they are compressed.
+    pub latent: Option<LatentProjections<P>>,
     pub o: P,
     pub unit: Option<MlpProjections<P>>,
     pub experts: Option<Experts<P>>,
@@ -15,13 +17,15 @@ impl<P> LayerProjections<P> {
     /// Borrows the maps.
     pub(super) fn each(&self) -> LayerProjections<&P> {
         let (unit, experts) = (self.unit.as_ref().map(MlpProjections::each), self.experts.as_ref().map(Experts::each));
-        LayerProjections { qkv: self.qkv.iter().collect(), o: &self.o, unit, experts }
+        let latent = self.latent.as_ref().map(LatentProjections::each);
+        LayerProjections { qkv: self.qkv.iter().collect(), latent, o: &self.o, unit, experts }
     }
 
     /// Applies a function to each map.
     pub(super) fn map<T>(self, f: impl Fn(P) -> ops::Result<T>) -> ops::Result<LayerProjections<T>> {
         Ok(LayerProjections {
             qkv: self.qkv.into_iter().map(&f).collect::<ops::Result<_>>()?,
+            latent: self.latent.map(|latent| latent.map(&f)).transpose()?,
             o: f(self.o)?,
             unit: self.unit.map(|unit| unit.map(&f)).transpose()?,
             experts: self.experts.map(|experts| experts.map(&f)).transpose()?,
@@ -31,7 +35,13 @@ impl<P> LayerProjections<P> {
     /// Returns the maps that an adapter can apply to, each with its number, which is the same in every layer.
     pub(super) fn numbered(self) -> impl Iterator<Item = (usize, P)> {
         let unit = self.unit.into_iter().flat_map(|unit| (4..).zip(unit.wide).chain([(6, unit.down)]));
-        self.qkv.into_iter().enumerate().map(|(i, map)| (number_of_input(i), map)).chain([(3, self.o)]).chain(unit)
+        // The numbers of the third and of the fourth projection before attention, of which there are only two then.
+        let latent = self.latent.into_iter().flat_map(|LatentProjections { queries, keys_and_values }| {
+            let [of_queries, of_both] = NUMBERS_OF_LATENT;
+            queries.map(|map| (of_queries, map)).into_iter().chain([(of_both, keys_and_values)])
+        });
+        let inputs = self.qkv.into_iter().enumerate().map(|(i, map)| (number_of_input(i), map));
+        inputs.chain([(3, self.o)]).chain(unit).chain(latent)
     }
 
     /// Returns the maps in one list.
@@ -40,7 +50,7 @@ impl<P> LayerProjections<P> {
         reading.into_iter().chain(behind).chain(stacks)
     }
 
-    /// Splits the maps into those that read the layer's input, those after its attention that every row goes through, and those of experts.
+    /// Splits the maps into those before the layer's attention, those after it that every row goes through, and those of experts.
     pub(super) fn in_order(self) -> (Vec<P>, Vec<P>, Vec<P>) {
         let mut behind = vec![self.o];
         behind.extend(self.unit.into_iter().flat_map(|unit| unit.wide.into_iter().chain([unit.down]).chain(unit.gate)));
@@ -49,9 +59,14 @@ impl<P> LayerProjections<P> {
             behind.push(router);
             stacks.extend([wide, down]);
         }
-        (self.qkv, behind, stacks)
+        let mut before = self.qkv;
+        before.extend(self.latent.into_iter().flat_map(LatentProjections::all));
+        (before, behind, stacks)
     }
 }
+
+/// Numbers of the maps of compressed queries, and of compressed keys and values.
+pub(super) const NUMBERS_OF_LATENT: [usize; 2] = [2, 7];
 
 /// Returns the number of a projection before attention or a recurrence. The fourth is numbered after all other maps.
 pub(super) fn number_of_input(i: usize) -> usize {
@@ -61,9 +76,10 @@ pub(super) fn number_of_input(i: usize) -> usize {
 impl<T> LayerWeights<T> {
     /// Returns the layer's linear maps.
     pub(super) fn maps(&self) -> LayerProjections<&Linear<T>> {
-        let Self { qkv, o, unit, experts, .. } = self;
+        let Self { qkv, attention, o, unit, experts, .. } = self;
         LayerProjections {
             qkv: qkv.iter().collect(),
+            latent: attention.latent.as_ref().map(|latent| latent.maps.each()),
             o,
             unit: unit.as_ref().map(MlpProjections::each),
             experts: experts.as_ref().map(Experts::each),

@@ -1,9 +1,9 @@
 //! Linear maps of training and scoring: with dropout and magnitudes.
 
 use super::layer::LinearMap;
-use super::layer_projections::{LayerProjections, number_of_input};
+use super::layer_projections::{LayerProjections, NUMBERS_OF_LATENT, number_of_input};
 use super::pass_options::PassOptions;
-use super::weights::{Experts, Linear, MlpProjections};
+use super::weights::{Experts, LatentProjections, Linear, MlpProjections};
 use crate::ops::dropout::DropoutMask;
 use crate::ops::experts::{self, Routes};
 use crate::ops::low_rank::LowRankAdapter;
@@ -39,6 +39,10 @@ impl<'a> MaskedLinear<'a> {
         };
         LayerProjections {
             qkv: maps.qkv.into_iter().enumerate().map(|(i, linear)| with(linear, number_of_input(i), false)).collect(),
+            latent: maps.latent.map(|LatentProjections { queries, keys_and_values }| LatentProjections {
+                queries: queries.map(|linear| with(linear, NUMBERS_OF_LATENT[0], false)),
+                keys_and_values: with(keys_and_values, NUMBERS_OF_LATENT[1], false),
+            }),
             o: with(maps.o, 3, true),
             unit: maps.unit.map(|unit| MlpProjections {
                 wide: all(unit.wide, 4, true),

@@ -57,24 +57,33 @@ pub(super) struct AttentionActivations {
     /// Query and key heads as attention reads them. Not stored if they can be computed from those before their norms
     /// ([`super::layer::DecoderLayer::placed`]).
     pub heads: Option<(Tensor, Tensor)>,
-    pub v: Tensor,
+    /// Value heads. Not stored if they can be computed from compressed ones.
+    pub v: Option<Tensor>,
     /// The logarithms of the normalisers, if a gradient will be computed.
     pub log_sum: Option<Tensor>,
     /// Gates of the output, if there are any, and the output before gating.
     pub gated: Option<(Tensor, Tensor)>,
+    /// Results of the projections that compress queries, keys and values, if they are compressed. Heads are not stored then.
+    pub compressed: Option<[Tensor; 2]>,
 }
 
 fn both(pair: Option<(Tensor, Tensor)>, to: impl Fn(Tensor) -> ops::Result<Tensor>) -> ops::Result<Option<(Tensor, Tensor)>> {
     pair.map(|(q, k)| Ok((to(q)?, to(k)?))).transpose()
 }
 
+/// Applies a function to both of two tensors.
+fn two(pair: Option<[Tensor; 2]>, to: impl Fn(Tensor) -> ops::Result<Tensor>) -> ops::Result<Option<[Tensor; 2]>> {
+    pair.map(|[a, b]| Ok([to(a)?, to(b)?])).transpose()
+}
+
 impl MixerActivations {
     /// Removes what can be recomputed from the rest.
     pub(super) fn reduced(self) -> Self {
         match self {
-            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated }) => {
-                let heads = heads.filter(|_| unnormed.is_none());
-                Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated })
+            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated, compressed }) => {
+                let heads = heads.filter(|_| unnormed.is_none() && compressed.is_none());
+                let v = v.filter(|_| compressed.is_none());
+                Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated, compressed })
             }
             recurrence => recurrence,
         }
@@ -83,9 +92,10 @@ impl MixerActivations {
     /// Converts to f32 what only f32 operations read.
     pub(super) fn in_f32(self) -> ops::Result<Self> {
         match self {
-            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated }) => {
-                let unnormed = both(unnormed, |t| ops::cast(&t, DType::F32))?;
-                Ok(Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated }))
+            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated, compressed }) => {
+                let to = |t: Tensor| ops::cast(&t, DType::F32);
+                let (unnormed, compressed) = (both(unnormed, to)?, two(compressed, to)?);
+                Ok(Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated, compressed }))
             }
             recurrence => Ok(recurrence),
         }
@@ -95,13 +105,14 @@ impl MixerActivations {
     pub(super) fn cast(self, dtype: DType) -> ops::Result<Self> {
         let to = |t: Tensor| ops::cast(&t, dtype);
         Ok(match self {
-            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated }) => {
+            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated, compressed }) => {
                 Self::Attention(AttentionActivations {
                     unnormed: both(unnormed, to)?,
                     heads: both(heads, to)?,
-                    v: to(v)?,
+                    v: v.map(to).transpose()?,
                     log_sum,
                     gated: both(gated, to)?,
+                    compressed: two(compressed, to)?,
                 })
             }
             Self::Convolution(joined) => Self::Convolution(to(joined)?),
@@ -117,9 +128,9 @@ impl MixerActivations {
     /// Returns all parts.
     pub(super) fn parts(&self) -> Vec<&Tensor> {
         match self {
-            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated }) => {
+            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated, compressed }) => {
                 let heads = unnormed.iter().chain(heads).chain(gated).flat_map(|(q, k)| [q, k]);
-                heads.chain([v]).chain(log_sum).collect()
+                heads.chain(v).chain(compressed.iter().flatten()).chain(log_sum).collect()
             }
             Self::Convolution(joined) => vec![joined],
             Self::Network(inputs) => inputs.iter().collect(),
@@ -128,19 +139,25 @@ impl MixerActivations {
 
     /// Joins the parts of two passes by their rows.
     pub(super) fn joined(&self, new: &Self, rows: impl Fn(&Tensor, &Tensor) -> ops::Result<Tensor>) -> ops::Result<Self> {
+        let one = |known: &Option<Tensor>, new: &Option<Tensor>| {
+            known.as_ref().zip(new.as_ref()).map(|(known, new)| rows(known, new)).transpose()
+        };
         let two = |known: &Option<(Tensor, Tensor)>, new: &Option<(Tensor, Tensor)>| {
             let both = known.as_ref().zip(new.as_ref());
             both.map(|(known, new)| Ok::<_, ops::Error>((rows(&known.0, &new.0)?, rows(&known.1, &new.1)?))).transpose()
         };
         match (self, new) {
             (Self::Attention(known), Self::Attention(new)) => {
-                let log_sums = known.log_sum.as_ref().zip(new.log_sum.as_ref());
+                let compressed = known.compressed.as_ref().zip(new.compressed.as_ref());
+                let compressed =
+                    compressed.map(|([q, kv], [new_q, new_kv])| Ok::<_, ops::Error>([rows(q, new_q)?, rows(kv, new_kv)?]));
                 Ok(Self::Attention(AttentionActivations {
                     unnormed: two(&known.unnormed, &new.unnormed)?,
                     heads: two(&known.heads, &new.heads)?,
-                    v: rows(&known.v, &new.v)?,
-                    log_sum: log_sums.map(|(known, new)| rows(known, new)).transpose()?,
+                    v: one(&known.v, &new.v)?,
+                    log_sum: one(&known.log_sum, &new.log_sum)?,
                     gated: two(&known.gated, &new.gated)?,
+                    compressed: compressed.transpose()?,
                 }))
             }
             (Self::Convolution(known), Self::Convolution(new)) => Ok(Self::Convolution(rows(known, new)?)),
@@ -177,6 +194,12 @@ impl MixerActivations {
 }
 
 impl AttentionActivations {
+    /// Returns the value heads.
+    pub(super) fn values(&self) -> ops::Result<&Tensor> {
+        let missing = || ops::Error::Shape { op: "attention", detail: "a forward pass that kept no values".into() };
+        self.v.as_ref().ok_or_else(missing)
+    }
+
     /// Returns the logarithms of the normalisers.
     pub(super) fn log_sum(&self) -> ops::Result<&Tensor> {
         let missing =

@@ -4,6 +4,8 @@ use super::Result;
 use super::backward::GradientSlot;
 use super::decoder::Decoder;
 use super::layer::LayerActivations;
+use super::layer_projections::LayerProjections;
+use super::masked_linear::MaskedLinear;
 use super::mixer::{self, MixerActivations};
 use super::recurrent_weights::RecurrentWeights;
 use super::weights::LayerWeights;
@@ -45,10 +47,25 @@ impl Decoder {
         Ok(self.attended(layer.placed_one(self.in_f32(k)?, norm.as_ref(), positions)?)?)
     }
 
+    /// Returns key and value heads of prompts as attention reads them.
+    pub(super) fn known_heads(
+        &self,
+        i: usize,
+        maps: &LayerProjections<MaskedLinear<'_>>,
+        kept: &mixer::AttentionActivations,
+        prompts: &Forest,
+    ) -> Result<(Tensor, Tensor)> {
+        match &kept.compressed {
+            Some([_, joined]) => self.expanded_keys(i, maps, joined, prompts),
+            None => Ok((self.keys(i, kept, prompts)?, kept.values()?.clone())),
+        }
+    }
+
     /// Returns the gradients of the projections' results, given that of the result of attention or a recurrence.
     pub(super) fn mixed_backward(
         &self,
         i: usize,
+        maps: &LayerProjections<MaskedLinear<'_>>,
         kept: &LayerActivations,
         d_out: &Tensor,
         forest: &Forest,
@@ -69,29 +86,37 @@ impl Decoder {
                 return Ok(vec![convolution::backward(joined, own.convolution.operation(), d_out, forest, gradient)?]);
             }
         };
+        if let (Some(rows), Some(latent)) = (&of_heads.compressed, &a.latent) {
+            let (q, (k, v)) = (self.expanded_queries(i, maps, &rows[0], forest)?, self.expanded_keys(i, maps, &rows[1], forest)?);
+            let wide = |t: &Tensor| latent.heads.filled_up(&self.in_f32(t)?);
+            let outputs = [&wide(&kept.out)?, &wide(d_out)?];
+            let [dq, dk, dv] = self.attention_backward(i, (of_heads, [&q, &k, &v]), outputs, forest, g)?;
+            return self.expanded_backward(i, maps, rows, [&dq, &dk, &dv], g);
+        }
+        let (q, k) = self.heads(i, of_heads, forest)?;
+        let heads = (of_heads, [&q, &k, of_heads.values()?]);
         let Some((gate, out)) = &of_heads.gated else {
-            return Ok(self.attention_backward(i, of_heads, [&kept.out, d_out], forest, g)?.into());
+            return Ok(self.attention_backward(i, heads, [&kept.out, d_out], forest, g)?.into());
         };
         let (d_out, d_gate) = output_gate::backward(out, gate, d_out)?;
-        let [dq, dk, dv] = self.attention_backward(i, of_heads, [out, &d_out], forest, g)?;
+        let [dq, dk, dv] = self.attention_backward(i, heads, [out, &d_out], forest, g)?;
         Ok(vec![columns::join(&[&dq, &d_gate], &[a.heads.head_dim; 2])?, dk, dv])
     }
 
-    /// Returns the gradients of query, key and value heads, given the result of attention and its gradient.
+    /// Returns the gradients of query, key and value heads, given them, the result of attention and its gradient.
     fn attention_backward(
         &self,
         i: usize,
-        kept: &mixer::AttentionActivations,
+        (kept, [q, k, v]): (&mixer::AttentionActivations, [&Tensor; 3]),
         [out, d_out]: [&Tensor; 2],
         forest: &Forest,
         g: &LayerWeights<GradientSlot>,
     ) -> Result<[Tensor; 3]> {
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
-        let (q, k) = self.heads(i, kept, forest)?;
-        if let Some((logits, d_logits)) = w.sinks.as_ref().zip(g.sinks.as_ref().and_then(Option::as_ref)) {
+        if let Some((logits, d_logits)) = w.attention.sinks.as_ref().zip(g.attention.sinks.as_ref().and_then(Option::as_ref)) {
             sinks::backward(&self.in_f32(out)?, kept.log_sum()?, d_out, logits, d_logits)?;
         }
-        let from = attention::AttentionTensors { q: &q, k: &k, v: &kept.v, out, log_sum: kept.log_sum()? };
+        let from = attention::AttentionTensors { q, k, v, out, log_sum: kept.log_sum()? };
         let (mut dq, mut dk, dv) = attention::backward(&from, d_out, forest, self.attention(i))?;
         if let Some(scale) = a.query_scale_of(i) {
             ops::scale_rows(&dq, &scale.factors(forest.positions()))?;
@@ -105,7 +130,7 @@ impl Decoder {
         }
         let norms = self.layer_of(i, w.maps()).head_norms(&dq)?;
         if let (Some((q, k)), Some((q_norm, k_norm))) = (&kept.unnormed, &norms) {
-            let (dq_norm, dk_norm) = g.qk_norm.as_ref().unwrap_or(&(None, None));
+            let (dq_norm, dk_norm) = g.attention.qk_norm.as_ref().unwrap_or(&(None, None));
             dq = a.normed_heads_backward(q, q_norm, &dq, dq_norm)?;
             dk = a.normed_heads_backward(k, k_norm, &dk, dk_norm)?;
         }

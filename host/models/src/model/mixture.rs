@@ -3,12 +3,17 @@
 use super::bounds::MOST_INTERMEDIATE;
 use super::families::Family;
 use super::json::ConfigObject;
+use crate::config::printable;
 use crate::ops;
 use crate::ops::experts::{RouterScoring, Routes, Routing};
 use candle_core::Tensor;
 
 /// Maximum number of experts.
 const MOST_EXPERTS: usize = 1 << 16;
+
+/// Keys that a DeepSeek has even if none of its layers has experts.
+const WITHOUT_EXPERTS: [&str; 6] =
+    ["n_group", "n_shared_experts", "norm_topk_prob", "routed_scaling_factor", "topk_group", "topk_method"];
 
 /// The sizes and switches of a decoder's experts.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,12 +34,14 @@ pub struct Mixture {
     pub shared: Option<usize>,
     /// `router_aux_loss_coef`
     pub coefficient: f64,
+    /// Whether transformers has an auxiliary loss for these experts.
+    pub balanced: bool,
 }
 
 impl Mixture {
     /// Returns whether transformers has an auxiliary loss for these experts.
     pub fn has_aux_loss(&self) -> bool {
-        self.routing.scores == RouterScoring::Softmax
+        self.balanced
     }
 
     /// Returns the sorted rows that experts read, given the tokens' rows `h`.
@@ -46,11 +53,13 @@ impl Mixture {
     /// Reads the sizes of experts; `None` for other families and for models without experts.
     pub(super) fn read(config: &ConfigObject, family: Family, layers: usize) -> std::result::Result<Option<Self>, String> {
         use Family::{
-            Glm4Moe, GptOss, GraniteMoe, GraniteMoeHybrid, GraniteMoeShared, Lfm2Moe, Llama4, Mixtral, Olmoe, Qwen2Moe,
-            Qwen3_5Moe, Qwen3Moe, Qwen3Next,
+            DeepseekV2, DeepseekV3, Glm4Moe, GptOss, GraniteMoe, GraniteMoeHybrid, GraniteMoeShared, Lfm2Moe, Llama4, Mixtral,
+            Olmoe, Qwen2Moe, Qwen3_5Moe, Qwen3Moe, Qwen3Next,
         };
         let (key, experts, chosen, coefficient) = match family {
             Qwen3Moe => (if config.has("num_experts") { "num_experts" } else { "num_local_experts" }, 128, 8, 0.001),
+            DeepseekV2 => (if config.has("num_experts") { "num_experts" } else { "n_routed_experts" }, 64, 0, 0.0),
+            DeepseekV3 => (if config.has("num_local_experts") { "num_local_experts" } else { "n_routed_experts" }, 256, 8, 0.0),
             Glm4Moe if config.has("num_local_experts") => ("num_local_experts", 128, 8, 0.0),
             Glm4Moe => ("n_routed_experts", 128, 8, 0.0),
             Lfm2Moe => ("num_experts", 32, 4, 0.0),
@@ -63,17 +72,34 @@ impl Mixture {
             GraniteMoe | GraniteMoeHybrid | GraniteMoeShared | Mixtral => ("num_local_experts", 8, 2, 0.001),
             _ => return Ok(None),
         };
+        for key in ["n_routed_experts", "n_shared_experts"] {
+            if family.has_latent_attention() && config.has(key) && config.get(key).is_none() {
+                return Err(format!(
+                    "{key} is null, with which transformers can't build a model; give first_k_dense_replace instead"
+                ));
+            }
+        }
         let experts = config.count(key, MOST_EXPERTS)?.unwrap_or(experts);
         let chosen = config.size("num_experts_per_tok", MOST_EXPERTS)?.unwrap_or(chosen);
         let width = width(config, family)?;
         // transformers has no such loss for these families, whatever the configuration says.
-        let given = config.number("router_aux_loss_coef")?.filter(|_| !matches!(family, Lfm2Moe | Llama4));
+        let given =
+            config.number("router_aux_loss_coef")?.filter(|_| !matches!(family, DeepseekV2 | DeepseekV3 | Lfm2Moe | Llama4));
         let coefficient = given.unwrap_or(coefficient);
         // A run uses router_aux_loss_coef instead, as in TRL.
         config.flag("output_router_logits")?;
         let sparse = sparse(config, family, experts, layers)?;
         if !sparse.contains(&true) {
+            if family.has_latent_attention() {
+                // These have no effect without experts.
+                WITHOUT_EXPERTS.iter().for_each(|key| {
+                    config.get(key);
+                });
+            }
             return Ok(None);
+        }
+        if chosen == 0 {
+            return Err("num_experts_per_tok is missing; it must be a whole number from 1".into());
         }
         if chosen > experts {
             return Err(format!("num_experts_per_tok {chosen} is more than {key} {experts}"));
@@ -85,17 +111,24 @@ impl Mixture {
         let shared = shared(config, family, width)?;
         let corrected = match family {
             Lfm2Moe => config.flag("use_expert_bias")?.unwrap_or(true),
-            _ => family == Glm4Moe,
+            _ => matches!(family, DeepseekV3 | Glm4Moe),
         };
         let weighs_inputs = family == Llama4;
-        Ok(Some(Self { experts, width, routing, corrected, weighs_inputs, sparse, shared, coefficient }))
+        let balanced = routing.scores == RouterScoring::Softmax && family != DeepseekV2;
+        Ok(Some(Self { experts, width, routing, corrected, weighs_inputs, sparse, shared, coefficient, balanced }))
     }
 }
 
 /// Reads how `chosen` of the experts are chosen and weighted.
 fn routing(config: &ConfigObject, family: Family, experts: usize, chosen: usize) -> std::result::Result<Routing, String> {
-    use Family::{Glm4Moe, Lfm2Moe, Llama4, Olmoe, Qwen2Moe, Qwen3Moe, Qwen3Next};
+    use Family::{DeepseekV2, DeepseekV3, Glm4Moe, Lfm2Moe, Llama4, Olmoe, Qwen2Moe, Qwen3Moe, Qwen3Next};
     let normalised = match family {
+        DeepseekV2 if config.flag("norm_topk_prob")? == Some(true) => {
+            return Err("norm_topk_prob is true, which transformers ignores and other programs obey in a deepseek_v2".into());
+        }
+        DeepseekV2 => false,
+        // Null means false, and a missing key means true.
+        DeepseekV3 => config.flag("norm_topk_prob")?.unwrap_or(!config.has("norm_topk_prob")),
         Glm4Moe | Lfm2Moe | Qwen3Next => config.flag("norm_topk_prob")?.unwrap_or(true),
         Llama4 => false,
         Qwen2Moe | Qwen3Moe | Olmoe => config.flag("norm_topk_prob")?.unwrap_or(false),
@@ -104,8 +137,18 @@ fn routing(config: &ConfigObject, family: Family, experts: usize, chosen: usize)
     let plain = Routing::new(chosen, normalised);
     let sigmoid = Routing { scores: RouterScoring::Sigmoid, ..plain };
     Ok(match family {
-        Glm4Moe => Routing { epsilon: 1e-20, groups: grouping(config, experts, chosen)?, factor: factor(config)?, ..sigmoid },
-        Lfm2Moe => Routing { epsilon: 1e-6, factor: factor(config)?, ..sigmoid },
+        DeepseekV2 => {
+            Routing { groups: own_grouping(config, experts, chosen)?, best_of_group: 1, factor: factor(config, 1.0)?, ..plain }
+        }
+        DeepseekV3 => {
+            let groups = grouping(config, (experts, chosen), (8, 4), 2)?;
+            Routing { epsilon: 1e-20, groups, factor: factor(config, 2.5)?, ..sigmoid }
+        }
+        Glm4Moe => {
+            let groups = grouping(config, (experts, chosen), (1, 1), 2)?;
+            Routing { epsilon: 1e-20, groups, factor: factor(config, 1.0)?, ..sigmoid }
+        }
+        Lfm2Moe => Routing { epsilon: 1e-6, factor: factor(config, 1.0)?, ..sigmoid },
         Llama4 => sigmoid,
         _ => plain,
     })
@@ -113,8 +156,10 @@ fn routing(config: &ConfigObject, family: Family, experts: usize, chosen: usize)
 
 /// Reads the width of each expert.
 fn width(config: &ConfigObject, family: Family) -> std::result::Result<usize, String> {
-    use Family::{Glm4Moe, Lfm2Moe, Qwen2Moe, Qwen3_5Moe, Qwen3Moe, Qwen3Next};
+    use Family::{DeepseekV2, DeepseekV3, Glm4Moe, Lfm2Moe, Qwen2Moe, Qwen3_5Moe, Qwen3Moe, Qwen3Next};
     let (width, default) = match family {
+        DeepseekV2 => ("moe_intermediate_size", Some(1407)),
+        DeepseekV3 => ("moe_intermediate_size", Some(2048)),
         Glm4Moe | Qwen2Moe => ("moe_intermediate_size", Some(1408)),
         Lfm2Moe => ("moe_intermediate_size", Some(1792)),
         Qwen3Moe => ("moe_intermediate_size", Some(768)),
@@ -129,13 +174,13 @@ fn width(config: &ConfigObject, family: Family) -> std::result::Result<usize, St
 
 /// Reads the width of the MLP that all tokens share, given that of the experts.
 fn shared(config: &ConfigObject, family: Family, width: usize) -> std::result::Result<Option<usize>, String> {
-    use Family::{Glm4Moe, GraniteMoeHybrid, GraniteMoeShared, Llama4, Qwen2Moe, Qwen3_5Moe, Qwen3Next};
+    use Family::{DeepseekV2, DeepseekV3, Glm4Moe, GraniteMoeHybrid, GraniteMoeShared, Llama4, Qwen2Moe, Qwen3_5Moe, Qwen3Next};
     let of_qwen = |default: usize| {
         config.size("shared_expert_intermediate_size", MOST_INTERMEDIATE).map(|width| Some(width.unwrap_or(default)))
     };
     Ok(match family {
-        Glm4Moe => {
-            let count = config.size("n_shared_experts", MOST_EXPERTS)?.unwrap_or(1);
+        DeepseekV2 | DeepseekV3 | Glm4Moe => {
+            let count = config.size("n_shared_experts", MOST_EXPERTS)?.unwrap_or(if family == DeepseekV2 { 2 } else { 1 });
             let fits = |shared: &usize| *shared <= MOST_INTERMEDIATE;
             Some(width.checked_mul(count).filter(fits).ok_or("n_shared_experts is too large")?)
         }
@@ -150,9 +195,11 @@ fn shared(config: &ConfigObject, family: Family, width: usize) -> std::result::R
 
 /// Returns which layers have experts.
 fn sparse(config: &ConfigObject, family: Family, experts: usize, layers: usize) -> std::result::Result<Vec<bool>, String> {
-    use Family::{Glm4Moe, GraniteMoeHybrid, Lfm2Moe, Llama4, Qwen2Moe, Qwen3Moe, Qwen3Next};
+    use Family::{DeepseekV2, DeepseekV3, Glm4Moe, GraniteMoeHybrid, Lfm2Moe, Llama4, Qwen2Moe, Qwen3Moe, Qwen3Next};
     let after = |dense: usize| (0..layers).map(|layer| layer >= dense).collect();
     Ok(match family {
+        DeepseekV2 => after(config.count("first_k_dense_replace", MOST_EXPERTS)?.unwrap_or(0)),
+        DeepseekV3 => after(config.count("first_k_dense_replace", MOST_EXPERTS)?.unwrap_or(3)),
         Glm4Moe => after(config.count("first_k_dense_replace", MOST_EXPERTS)?.unwrap_or(1)),
         Lfm2Moe => after(config.count("num_dense_layers", MOST_EXPERTS)?.unwrap_or(2)),
         Llama4 => {
@@ -169,12 +216,37 @@ fn sparse(config: &ConfigObject, family: Family, experts: usize, layers: usize) 
     })
 }
 
-/// Reads the number of groups of experts, and the number of groups from which a token's experts are chosen.
-fn grouping(config: &ConfigObject, experts: usize, chosen: usize) -> std::result::Result<(usize, usize), String> {
-    let groups = config.size("n_group", MOST_EXPERTS)?.unwrap_or(1);
-    let kept = config.size("topk_group", MOST_EXPERTS)?.unwrap_or(1);
-    if !experts.is_multiple_of(groups) || experts / groups < 2 {
-        return Err(format!("n_group {groups} must divide {experts} experts into groups of at least two"));
+/// Reads DeepSeek V2's groups of experts, if it has any; see [`grouping`].
+fn own_grouping(config: &ConfigObject, experts: usize, chosen: usize) -> std::result::Result<(usize, usize), String> {
+    match config.text("topk_method")?.unwrap_or("greedy") {
+        // The keys of groups have no effect.
+        "greedy" => {
+            ["n_group", "topk_group"].iter().try_for_each(|key| config.size(key, MOST_EXPERTS).map(drop))?;
+            Ok((1, 1))
+        }
+        "group_limited_greedy" => {
+            ["n_group", "topk_group"].iter().try_for_each(|key| config.needed_size(key, MOST_EXPERTS).map(drop))?;
+            grouping(config, (experts, chosen), (1, 1), 1)
+        }
+        other => {
+            let other = printable(other, 80);
+            Err(format!("topk_method {other:?} is not supported in a deepseek_v2; greedy and group_limited_greedy are"))
+        }
+    }
+}
+
+/// Reads the number of groups of experts, and the number of groups from which a token's experts are chosen, with the family's defaults.
+/// A group must have at least `least` experts.
+fn grouping(
+    config: &ConfigObject,
+    (experts, chosen): (usize, usize),
+    default: (usize, usize),
+    least: usize,
+) -> std::result::Result<(usize, usize), String> {
+    let groups = config.size("n_group", MOST_EXPERTS)?.unwrap_or(default.0);
+    let kept = config.size("topk_group", MOST_EXPERTS)?.unwrap_or(default.1);
+    if !experts.is_multiple_of(groups) || experts / groups < least {
+        return Err(format!("n_group {groups} must divide {experts} experts into groups of at least {least}"));
     }
     if kept > groups || kept * (experts / groups) < chosen {
         return Err(format!(
@@ -184,9 +256,9 @@ fn grouping(config: &ConfigObject, experts: usize, chosen: usize) -> std::result
     Ok((groups, kept))
 }
 
-/// Reads the factor of all weights.
-fn factor(config: &ConfigObject) -> std::result::Result<f32, String> {
-    match config.number("routed_scaling_factor")?.unwrap_or(1.0) {
+/// Reads the factor of all weights, with the family's default.
+fn factor(config: &ConfigObject, default: f64) -> std::result::Result<f32, String> {
+    match config.number("routed_scaling_factor")?.unwrap_or(default) {
         factor if (1e-6..=1e6).contains(&factor) => Ok(factor as f32),
         factor => Err(format!("routed_scaling_factor {factor} must be between 1e-6 and 1e6")),
     }

@@ -31,8 +31,19 @@ pub(super) struct AttentionNames {
     pub o: &'static str,
     /// The heads' attention sinks, if the family has any.
     pub sinks: Option<&'static str>,
-    /// Norms of query and key heads, if the family has them.
+    /// Norms of query and key heads, or of compressed queries, keys and values, if the family has them.
     pub norms: [&'static str; 2],
+    /// Further names of attention with compressed keys and values. The projections above then compress both.
+    pub latent: Option<&'static LatentNames>,
+}
+
+/// Names of attention with compressed keys and values.
+#[derive(Debug)]
+pub(super) struct LatentNames {
+    /// The projections of a layer's input if queries are not compressed.
+    pub plain: &'static [&'static str],
+    /// Projections of compressed queries, and of compressed keys and values.
+    pub second: [&'static str; 2],
 }
 
 /// Names of a recurrent layer's parameters in place of attention.
@@ -61,6 +72,11 @@ impl TensorNames {
     /// Returns the names of the projections before attention, or before a recurrence.
     pub fn inputs(&self, recurrent: bool) -> &'static [&'static str] {
         self.recurrent.filter(|_| recurrent).map_or(self.attention.qkv, |names| names.inputs)
+    }
+
+    /// Returns the names of the projections before attention whose keys and values are compressed, and queries too or not.
+    pub fn latent_inputs(&self, queries: bool) -> &'static [&'static str] {
+        self.attention.latent.filter(|_| !queries).map_or(self.attention.qkv, |names| names.plain)
     }
 
     /// Returns the name of the projection after attention, or after a recurrence.
@@ -142,6 +158,7 @@ const ATTENTION: AttentionNames = AttentionNames {
     o: "self_attn.o_proj",
     sinks: None,
     norms: ["self_attn.q_norm", "self_attn.k_norm"],
+    latent: None,
 };
 
 pub(super) const LLAMA: TensorNames = TensorNames {
@@ -256,20 +273,47 @@ pub(super) const QWEN2_MOE: TensorNames = TensorNames {
     ..LLAMA
 };
 
+const SHARED_GLM: SharedNames = SharedNames {
+    wide: &["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"],
+    down: "mlp.shared_experts.down_proj",
+    gate: None,
+};
+
 pub(super) const GLM_MOE: TensorNames = TensorNames {
     experts: Some(&ExpertNames {
         router: ["mlp.gate", "mlp.gate"],
         wide: "mlp.experts.gate_up_proj",
         down: "mlp.experts.down_proj",
         correction: Some("mlp.gate.e_score_correction_bias"),
-        shared: Some(&SharedNames {
-            wide: &["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"],
-            down: "mlp.shared_experts.down_proj",
-            gate: None,
-        }),
+        shared: Some(&SHARED_GLM),
         in_files: ExpertFileLayout::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
     }),
     ..LLAMA
+};
+
+pub(super) const DEEPSEEK_V3: TensorNames = TensorNames {
+    attention: &AttentionNames {
+        qkv: &["self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"],
+        norms: ["self_attn.q_a_layernorm", "self_attn.kv_a_layernorm"],
+        latent: Some(&LatentNames {
+            plain: &["self_attn.q_proj", "self_attn.kv_a_proj_with_mqa"],
+            second: ["self_attn.q_b_proj", "self_attn.kv_b_proj"],
+        }),
+        ..ATTENTION
+    },
+    ..GLM_MOE
+};
+
+pub(super) const DEEPSEEK_V2: TensorNames = TensorNames {
+    experts: Some(&ExpertNames {
+        router: ["mlp.gate", "mlp.gate"],
+        wide: "mlp.experts.gate_up_proj",
+        down: "mlp.experts.down_proj",
+        correction: None,
+        shared: Some(&SHARED_GLM),
+        in_files: ExpertFileLayout::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
+    }),
+    ..DEEPSEEK_V3
 };
 
 pub(super) const LLAMA4: TensorNames = TensorNames {

@@ -96,8 +96,8 @@ struct ContinuationMixer<'a> {
     joins: &'a RowSplices,
     /// The layer's activations from the prompts' pass.
     mixed: &'a MixerActivations,
-    /// The prompts' keys, if the layer attends.
-    known_k: Option<Tensor>,
+    /// The prompts' keys and values, if the layer attends.
+    known: Option<(Tensor, Tensor)>,
     forest: &'a Forest,
     segments: &'a [usize],
     attention: AttentionConfig,
@@ -107,9 +107,9 @@ struct ContinuationMixer<'a> {
 
 impl TokenMixer for ContinuationMixer<'_> {
     fn attend(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<AttentionOutput> {
-        let Self { joins, mixed, forest, segments, .. } = *self;
-        let known_k = self.known_k.as_ref().ok_or_else(mixer::other_kind)?;
-        let (k, v) = (joins.all.forward(known_k, k)?, joins.all.forward(&mixed.attention()?.v, v)?);
+        let Self { joins, forest, segments, .. } = *self;
+        let (known_k, known_v) = self.known.as_ref().ok_or_else(mixer::other_kind)?;
+        let (k, v) = (joins.all.forward(known_k, k)?, joins.all.forward(known_v, v)?);
         let (out, log_sum) = attention::forward_segments(q, &k, &v, forest, segments, self.attention)?;
         Ok(AttentionOutput::with_sinks(out, log_sum, self.sinks)?)
     }
@@ -142,8 +142,8 @@ impl Decoder {
             let last = i + 1 == self.weights.layers.len();
             let maps = MaskedLinear::for_layer(self.weights.layers[i].maps(), self.precision, &how, i, last);
             let (kept, output) = ops::on_pool(&self.weights.embedding, || {
-                let known_k = match &known.mixed {
-                    MixerActivations::Attention(heads) => Some(self.keys(i, heads, &prompts)?),
+                let of_prompts = match &known.mixed {
+                    MixerActivations::Attention(heads) => Some(self.known_heads(i, &maps, heads, &prompts)?),
                     MixerActivations::Convolution(_) | MixerActivations::Network(_) => None,
                 };
                 let selected = |out: &Tensor, x: &Tensor| {
@@ -154,11 +154,11 @@ impl Decoder {
                 let after = ContinuationMixer {
                     joins: &joins,
                     mixed: &known.mixed,
-                    known_k,
+                    known: of_prompts,
                     forest,
                     segments: &segments,
                     attention: self.attention(i),
-                    sinks: self.weights.layers[i].sinks.as_ref(),
+                    sinks: self.weights.layers[i].attention.sinks.as_ref(),
                 };
                 let mut kept = layer.forward(x, &positions, last.then_some(&selected), after)?;
                 let output = layer.output(&mut kept)?;

@@ -322,13 +322,18 @@ struct Rotations {
     original: f64,
 }
 
+/// Returns YaRN's factor of queries and keys for frequencies divided by `factor`, weighted by `mscale`.
+pub(super) fn yarn_magnitude(factor: f64, mscale: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+}
+
 /// Reads YaRN's parameters as transformers does.
 fn yarn(p: &ConfigObject, key: &str, of: Rotations) -> Result<RopeScaling, String> {
     let Rotations { theta, dims, original } = of;
     let inside = |e: String| format!("{key}: {e}");
     let number = |name: &str| p.number(name).map_err(inside).map(|value| value.filter(|v| *v != 0.0));
     let factor = needed(p, key, "factor")?;
-    let scale = |by: f64| if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 };
+    let scale = |by: f64| yarn_magnitude(factor, by);
     let inferred = match (number("mscale")?, number("mscale_all_dim")?) {
         (Some(own), Some(all)) => scale(own) / scale(all),
         _ => scale(1.0),

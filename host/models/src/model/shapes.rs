@@ -1,10 +1,14 @@
 //! The shapes of all parameters of a decoder.
 
+use super::latent::LatentAttention;
 use super::mixture::Mixture;
 use super::names::{ExpertNames, TensorNames};
 use super::recurrent_weights::RecurrentWeights;
 use super::switches::{HeadNorms, NormKind};
-use super::weights::{Experts, LayerWeights, Linear, MlpProjections, NormWeights, QuantizationScales, SCALES, Weights};
+use super::weights::{
+    AttentionWeights, Experts, LatentProjections, LatentWeights, LayerWeights, Linear, MlpProjections, NormWeights,
+    QuantizationScales, SCALES, Weights,
+};
 use super::{Architecture, Result};
 use crate::ops::quantized::QuantizationScheme;
 use candle_core::Tensor;
@@ -32,6 +36,52 @@ fn linear(scheme: Option<QuantizationScheme>, out: usize, input: usize, bias: bo
     Linear { scales, ..Linear::new(weight, bias.then(|| vec![out])) }
 }
 
+/// Returns the shapes of maps from rows of width `d` to these widths, or of the map that joins them.
+fn joined(
+    scheme: Option<QuantizationScheme>,
+    (widths, d): (&[usize], usize),
+    bias: bool,
+    apart: bool,
+) -> Vec<Linear<Vec<usize>>> {
+    match apart {
+        true => widths.iter().map(|width| linear(scheme, *width, d, bias)).collect(),
+        false => vec![linear(scheme, widths.iter().sum(), d, bias)],
+    }
+}
+
+/// Returns the shapes of the projections before a layer's attention or recurrence.
+fn inputs(a: &Architecture, layer: usize, scheme: Option<QuantizationScheme>) -> Vec<Linear<Vec<usize>>> {
+    let d = a.hidden_size;
+    if let Some(latent) = &a.latent {
+        // Query heads have no biases, and compressed rows have them if configured.
+        let [queries, keys] = latent.input_widths();
+        let has_bias = a.qkv_bias && latent.query_rank.is_some();
+        return vec![linear(scheme, queries, d, has_bias), linear(scheme, keys, d, a.qkv_bias)];
+    }
+    match a.is_recurrent(layer) {
+        true => {
+            let widths = a.input_widths(true);
+            let apart = a.family.description().names.inputs(true).len() == widths.len();
+            joined(scheme, (&widths, d), a.recurrent_bias(), apart)
+        }
+        false => {
+            let widths = [a.query_outputs(), a.kv_width(), a.kv_width()];
+            joined(scheme, (&widths, d), a.qkv_bias, a.family.description().names.attention.qkv.len() == 3)
+        }
+    }
+}
+
+/// Returns the shapes of the projections of compressed rows.
+fn second(latent: &LatentAttention, scheme: Option<QuantizationScheme>) -> LatentWeights<Vec<usize>> {
+    let queries = latent.query_rank.map(|rank| linear(scheme, latent.query_width(), rank, false));
+    let keys_and_values = linear(scheme, latent.key_value_width(), latent.rank, false);
+    LatentWeights {
+        maps: LatentProjections { queries, keys_and_values },
+        query_norm: latent.query_rank.map(|rank| vec![rank]),
+        norm: vec![latent.rank],
+    }
+}
+
 /// Returns the shapes of the norms of query heads and of key heads, if they have weights.
 fn head_norms(a: &Architecture) -> Option<(Vec<usize>, Vec<usize>)> {
     match a.head_norms {
@@ -44,42 +94,35 @@ fn head_norms(a: &Architecture) -> Option<(Vec<usize>, Vec<usize>)> {
 /// Returns the shape of every parameter. The layers' linear maps may be quantized; routers and experts are not.
 fn shapes(a: &Architecture, scheme: Option<QuantizationScheme>) -> Weights<Vec<usize>> {
     let (d, names) = (a.hidden_size, a.family.description().names);
-    let linear = |out: usize, input: usize, bias: bool| linear(scheme, out, input, bias);
-    let joined = |widths: &[usize], bias: bool, apart: bool| match apart {
-        true => widths.iter().map(|width| linear(*width, d, bias)).collect(),
-        false => vec![linear(widths.iter().sum(), d, bias)],
-    };
+    let joined = |widths: &[usize], bias: bool, apart: bool| joined(scheme, (widths, d), bias, apart);
     let norm = || NormWeights { weight: vec![d], bias: (a.norm == NormKind::Layer).then(|| vec![d]) };
     let [input_norm, attended_norm, mlp_norm, added_norm] = names.norms.map(|name| (!name.is_empty()).then(norm));
     let unit = |l: usize| {
         let (width, sparse) = (a.unit_width(l), a.mixture.as_ref().is_some_and(|m| m.sparse[l]));
         MlpProjections {
             wide: joined(&vec![width; a.mlp_widths().len()], a.mlp_bias, names.unit(sparse).0.len() == 2),
-            down: linear(d, width, a.mlp_bias),
+            down: linear(scheme, d, width, a.mlp_bias),
             gate: (sparse && a.has_shared_gate()).then(|| Linear::new(vec![1, d], None)),
         }
     };
-    let mixer = |l: usize| match a.is_recurrent(l) {
-        true => {
-            let widths = a.input_widths(true);
-            let inputs = joined(&widths, a.recurrent_bias(), names.inputs(true).len() == widths.len());
-            (inputs, linear(d, a.mixed_width(true), a.recurrent_bias()))
-        }
-        false => (
-            joined(&[a.query_outputs(), a.kv_width(), a.kv_width()], a.qkv_bias, names.attention.qkv.len() == 3),
-            linear(d, a.query_width(), a.output_bias),
-        ),
-    };
     let recurrent = || a.convolution().map(|convolution| RecurrentWeights { convolution, network: a.network() });
     let layer = |l: usize| LayerWeights {
-        qkv: mixer(l).0,
-        o: mixer(l).1,
-        sinks: names.attention.sinks.filter(|_| !a.is_recurrent(l)).map(|_| vec![a.heads.heads]),
+        qkv: inputs(a, l, scheme),
+        o: linear(
+            scheme,
+            d,
+            a.mixed_width(a.is_recurrent(l)),
+            if a.is_recurrent(l) { a.recurrent_bias() } else { a.output_bias },
+        ),
+        attention: AttentionWeights {
+            sinks: names.attention.sinks.filter(|_| !a.is_recurrent(l)).map(|_| vec![a.heads.heads]),
+            qk_norm: head_norms(a).filter(|_| !a.is_recurrent(l)),
+            latent: a.latent.as_ref().map(|latent| second(latent, scheme)),
+        },
         recurrent: recurrent().filter(|_| a.is_recurrent(l)),
         unit: a.has_unit(l).then(|| unit(l)),
         experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(|m| experts(m, d, names)),
         correction: a.mixture.as_ref().filter(|m| m.sparse[l] && m.corrected).map(|m| vec![m.experts]),
-        qk_norm: head_norms(a).filter(|_| !a.is_recurrent(l)),
         input_norm: input_norm.clone(),
         attended_norm: attended_norm.clone(),
         mlp_norm: mlp_norm.clone(),

@@ -82,8 +82,9 @@ impl Architecture {
 
     /// Returns the sum of the widths that a layer's projections read and write around attention or a recurrence.
     pub(super) fn mixer_width(&self, layer: usize) -> usize {
-        if self.is_recurrent(layer) {
-            self.input_widths(true).into_iter().sum::<usize>() + self.mixed_width(true)
+        if self.is_recurrent(layer) || self.latent.is_some() {
+            let recurrent = self.is_recurrent(layer);
+            self.input_widths(recurrent).into_iter().sum::<usize>() + self.mixed_width(recurrent)
         } else {
             self.query_outputs() + 2 * self.kv_width() + self.query_width()
         }
@@ -92,7 +93,7 @@ impl Architecture {
     /// Returns the widths of a layer's projections before attention or a recurrence, or of the parts of a joined projection.
     pub(super) fn input_widths(&self, recurrent: bool) -> Vec<usize> {
         match self.recurrence.as_ref().filter(|_| recurrent).map(|recurrence| recurrence.kind) {
-            None => self.qkv_widths().to_vec(),
+            None => self.latent.map_or_else(|| self.qkv_widths().to_vec(), |latent| latent.input_widths().to_vec()),
             // The convolution reads the parts in place.
             Some(RecurrenceKind::Convolution { .. }) => vec![3 * self.hidden_size],
             Some(RecurrenceKind::GatedDelta { heads: h, grouped: true }) => vec![h.row_width() + h.value_width(), 2 * h.values],
@@ -104,9 +105,17 @@ impl Architecture {
     /// Returns the width of the input of the projection after attention or a recurrence.
     pub(super) fn mixed_width(&self, recurrent: bool) -> usize {
         match self.recurrence.as_ref().filter(|_| recurrent).map(|recurrence| recurrence.kind) {
-            None => self.query_width(),
+            None => self.latent.map_or_else(|| self.query_width(), |latent| latent.value_width()),
             Some(RecurrenceKind::Convolution { .. }) => self.hidden_size,
             Some(RecurrenceKind::GatedDelta { heads, .. } | RecurrenceKind::StateSpace { heads, .. }) => heads.value_width(),
+        }
+    }
+
+    /// Returns the number of values of a token that attention in a layer keeps for its gradient: heads or compressed rows, and the result.
+    pub fn kept_of_attention(&self) -> usize {
+        match &self.latent {
+            Some(latent) => latent.input_widths().into_iter().sum::<usize>() + latent.value_width(),
+            None => 2 * (self.query_width() + self.kv_width()),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::families::Family;
 use super::json::ConfigObject;
+use super::latent::LatentAttention;
 use crate::config::{printable, shortest};
 use crate::ops::activation::Activation;
 use crate::ops::attention::Heads;
@@ -99,7 +100,7 @@ pub(super) fn biases(config: &ConfigObject, family: Family) -> Result<LinearBias
         _ => attention,
     };
     let mlp = match family {
-        Family::Llama | Family::SmolLm3 | Family::Granite => flag("mlp_bias", false)?,
+        Family::DeepseekV2 | Family::Granite | Family::Llama | Family::SmolLm3 => flag("mlp_bias", false)?,
         Family::Ernie45 | Family::Starcoder2 => attention,
         _ => matches!(family, Family::Gpt2 | Family::GptNeoX),
     };
@@ -107,8 +108,15 @@ pub(super) fn biases(config: &ConfigObject, family: Family) -> Result<LinearBias
 }
 
 /// Reads the multipliers and soft caps.
-pub(super) fn factors(config: &ConfigObject, family: Family, hidden: usize, heads: Heads) -> Result<DecoderFactors, String> {
-    let none = DecoderFactors::none(heads);
+pub(super) fn factors(
+    config: &ConfigObject,
+    family: Family,
+    hidden: usize,
+    heads: Heads,
+    latent: Option<&LatentAttention>,
+) -> Result<DecoderFactors, String> {
+    let of_heads = DecoderFactors::none(heads);
+    let none = DecoderFactors { scores: latent.map_or(of_heads.scores, LatentAttention::scores), ..of_heads };
     let positive = |key: &str, default: f64| match config.number(key)?.unwrap_or(default) {
         factor if (1e-6..=1e6).contains(&factor) => Ok(factor as f32),
         factor => Err(format!("{key} {} must be between 1e-6 and 1e6", shortest(factor))),

@@ -49,9 +49,11 @@ impl TensorNames {
 impl Architecture {
     /// Returns the kinds of modules that this model has and that can be fully trained.
     fn kinds(&self) -> impl Iterator<Item = usize> {
-        let (modules, with_head_norms) =
-            (self.family.description().names.modules(), !matches!(self.head_norms, HeadNorms::None | HeadNorms::Unweighted));
-        (0..modules.len()).filter(move |&kind| !modules[kind].is_empty() && (kind < 8 || with_head_norms))
+        let modules = self.family.description().names.modules();
+        let with_head_norms = !matches!(self.head_norms, HeadNorms::None | HeadNorms::Unweighted);
+        // With compressed keys and values, the names are those of the compressed rows' norms.
+        let of_heads = self.latent.map_or([with_head_norms; 2], |latent| [latent.query_rank.is_some(), true]);
+        (0..modules.len()).filter(move |&kind| !modules[kind].is_empty() && (kind < 8 || of_heads[kind - 8]))
     }
 }
 
@@ -69,7 +71,8 @@ impl TrainedModules {
         let mut whole = Self::NONE;
         for name in given {
             let mixers = [false, true].into_iter().flat_map(|kind| names.inputs(kind).iter().copied().chain([names.mixed(kind)]));
-            let mut others = mixers.chain(names.mlp.iter().copied()).chain([names.down]);
+            let latent = names.attention.latent.into_iter().flat_map(|names| names.plain.iter().copied().chain(names.second));
+            let mut others = mixers.chain(latent).chain(names.mlp.iter().copied()).chain([names.down]);
             let other = others.find(|other| other.ends_with(name));
             let meant: Vec<usize> = a.kinds().filter(|&kind| modules[kind].ends_with(name)).collect();
             if let Some(other) = other.filter(|_| !name.is_empty()) {

@@ -90,6 +90,37 @@ pub struct Experts<L> {
     pub down: L,
 }
 
+/// Parameters of a layer's attention, excluding its projections.
+#[derive(Clone, Debug)]
+pub struct AttentionWeights<T = Tensor> {
+    /// Additional logit of each head's softmax, `[H]`, if attention has sinks.
+    pub sinks: Option<T>,
+    /// Norms of query heads and of key heads, each per head or over all together.
+    pub qk_norm: Option<(T, T)>,
+    /// The second projections, if keys and values are compressed.
+    pub latent: Option<LatentWeights<T>>,
+}
+
+/// Parameters of attention with compressed keys and values, excluding the projections that compress.
+#[derive(Clone, Debug)]
+pub struct LatentWeights<T = Tensor> {
+    /// Projections of compressed rows.
+    pub maps: LatentProjections<Linear<T>>,
+    /// Norm of compressed queries, if queries are compressed.
+    pub query_norm: Option<T>,
+    /// Norm of compressed keys and values.
+    pub norm: T,
+}
+
+/// Linear maps from compressed rows to heads.
+#[derive(Clone, Debug)]
+pub struct LatentProjections<L> {
+    /// Map from compressed queries to query heads, if queries are compressed.
+    pub queries: Option<L>,
+    /// Map from compressed keys and values to the heads of both.
+    pub keys_and_values: L,
+}
+
 /// Parameters of one layer.
 #[derive(Clone, Debug)]
 pub struct LayerWeights<T = Tensor> {
@@ -97,8 +128,8 @@ pub struct LayerWeights<T = Tensor> {
     pub qkv: Vec<Linear<T>>,
     /// Output projection of attention or the recurrence.
     pub o: Linear<T>,
-    /// Additional logit of each head's softmax, `[H]`, if attention has sinks.
-    pub sinks: Option<T>,
+    /// Further parameters of attention; none in a recurrent layer.
+    pub attention: AttentionWeights<T>,
     /// Recurrence that replaces attention, if the layer is recurrent.
     pub recurrent: Option<RecurrentWeights<T>>,
     /// The MLP that every token goes through, unless there are only experts.
@@ -107,8 +138,6 @@ pub struct LayerWeights<T = Tensor> {
     pub experts: Option<Experts<Linear<T>>>,
     /// Correction added to the scores when choosing experts, `[E]`. It is not trained.
     pub correction: Option<T>,
-    /// Norms of query heads and of key heads, each per head or over all together.
-    pub qk_norm: Option<(T, T)>,
     /// Norm before attention.
     pub input_norm: Option<NormWeights<T>>,
     /// Norm of the attention's output.
@@ -212,6 +241,27 @@ impl<L> MlpProjections<L> {
     }
 }
 
+impl<L> LatentProjections<L> {
+    /// Borrows the maps.
+    pub(super) fn each(&self) -> LatentProjections<&L> {
+        LatentProjections { queries: self.queries.as_ref(), keys_and_values: &self.keys_and_values }
+    }
+
+    /// Applies a function to each map.
+    pub(super) fn map<U, E>(
+        self,
+        mut f: impl FnMut(L) -> std::result::Result<U, E>,
+    ) -> std::result::Result<LatentProjections<U>, E> {
+        let queries = self.queries.map(&mut f).transpose()?;
+        Ok(LatentProjections { queries, keys_and_values: f(self.keys_and_values)? })
+    }
+
+    /// Returns the maps in one list.
+    pub(super) fn all(self) -> impl Iterator<Item = L> {
+        self.queries.into_iter().chain([self.keys_and_values])
+    }
+}
+
 impl<L> Experts<L> {
     /// Borrows the maps.
     pub(super) fn each(&self) -> Experts<&L> {
@@ -235,11 +285,50 @@ impl<T> NormWeights<T> {
     }
 }
 
+impl<T> LatentWeights<T> {
+    /// Returns the maps with their names.
+    fn named_maps(&self, names: &'static TensorNames) -> Vec<(&'static str, &Linear<T>)> {
+        let Some(second) = names.attention.latent.map(|names| names.second) else { return Vec::new() };
+        let LatentProjections { queries, keys_and_values } = self.maps.each();
+        queries.map(|map| (second[0], map)).into_iter().chain([(second[1], keys_and_values)]).collect()
+    }
+
+    fn map<'a, U, E>(
+        &'a self,
+        name: impl Fn(&str) -> String,
+        (second, norms): ([&str; 2], [&str; 2]),
+        f: &mut impl FnMut(String, &'a T) -> std::result::Result<U, E>,
+    ) -> std::result::Result<LatentWeights<U>, E> {
+        let LatentProjections { queries, keys_and_values } = &self.maps;
+        let queries = queries.as_ref().map(|map| map.map(&name(second[0]), f)).transpose()?;
+        let keys_and_values = keys_and_values.map(&name(second[1]), f)?;
+        let [of_queries, of_both] = norms.map(|norm| name(norm) + ".weight");
+        Ok(LatentWeights {
+            maps: LatentProjections { queries, keys_and_values },
+            query_norm: self.query_norm.as_ref().map(|norm| f(of_queries, norm)).transpose()?,
+            norm: f(of_both, &self.norm)?,
+        })
+    }
+}
+
+impl<T> AttentionWeights<T> {
+    /// Returns the names of the projections that read a layer's input, if its keys and values are compressed.
+    pub(super) fn input_names(&self, names: &'static TensorNames) -> Option<&'static [&'static str]> {
+        self.latent.as_ref().map(|latent| names.latent_inputs(latent.maps.queries.is_some()))
+    }
+}
+
 impl<T> LayerWeights<T> {
+    /// Returns the names of the projections that read the layer's input.
+    pub(super) fn input_names(&self, names: &'static TensorNames) -> &'static [&'static str] {
+        self.attention.input_names(names).unwrap_or_else(|| names.inputs(self.recurrent.is_some()))
+    }
+
     /// Returns the layer's linear maps with their names.
     fn named_maps(&self, names: &'static TensorNames) -> Vec<(&'static str, &Linear<T>)> {
-        let (inputs, output) = (names.inputs(self.recurrent.is_some()), names.mixed(self.recurrent.is_some()));
+        let (inputs, output) = (self.input_names(names), names.mixed(self.recurrent.is_some()));
         let mut all: Vec<_> = inputs.iter().copied().zip(&self.qkv).chain([(output, &self.o)]).collect();
+        all.extend(self.attention.latent.iter().flat_map(|latent| latent.named_maps(names)));
         if let Some(unit) = &self.unit {
             let (wide, down) = names.unit(self.experts.is_some());
             all.extend(wide.iter().copied().zip(&unit.wide).chain([(down, &unit.down)]));
@@ -253,16 +342,18 @@ impl<T> LayerWeights<T> {
     fn map<'a, U, E>(
         &'a self,
         layer: &str,
-        names: &TensorNames,
+        names: &'static TensorNames,
         f: &mut impl FnMut(String, &'a T) -> std::result::Result<U, E>,
     ) -> std::result::Result<LayerWeights<U>, E> {
         let name = |part: &str| format!("{layer}.{part}");
         // Random weights are drawn in this order.
         let is_recurrent = self.recurrent.is_some();
-        let inputs = self.qkv.iter().zip(names.inputs(is_recurrent));
+        let inputs = self.qkv.iter().zip(self.input_names(names));
         let qkv = inputs.map(|(l, part)| l.map(&name(part), f)).collect::<std::result::Result<_, E>>()?;
         let o = self.o.map(&name(names.mixed(is_recurrent)), f)?;
-        let sinks = self.sinks.as_ref().zip(names.attention.sinks).map(|(t, part)| f(name(part), t)).transpose()?;
+        let sinks = self.attention.sinks.as_ref().zip(names.attention.sinks).map(|(t, part)| f(name(part), t)).transpose()?;
+        let latent = self.attention.latent.as_ref().zip(names.attention.latent);
+        let latent = latent.map(|(own, second)| own.map(name, (second.second, names.attention.norms), f)).transpose()?;
         let recurrent = self.recurrent.as_ref().zip(names.recurrent);
         let recurrent = recurrent.map(|(own, names)| own.map(name, names, f)).transpose()?;
         let mut linear = |(l, part): (&'a Linear<T>, &str)| l.map(&name(part), f);
@@ -283,7 +374,7 @@ impl<T> LayerWeights<T> {
         let experts = self.experts.as_ref().map(|experts| of_experts(experts).map(&mut linear)).transpose()?;
         let correction = self.correction.as_ref().zip(names.experts.and_then(|names| names.correction));
         let correction = correction.map(|(t, part)| f(name(part), t)).transpose()?;
-        let qk_norm = match &self.qk_norm {
+        let qk_norm = match &self.attention.qk_norm {
             None => None,
             Some((q, k)) => {
                 let [of_q, of_k] = names.attention.norms.map(|norm| name(norm) + ".weight");
@@ -294,12 +385,11 @@ impl<T> LayerWeights<T> {
         Ok(LayerWeights {
             qkv,
             o,
-            sinks,
+            attention: AttentionWeights { sinks, qk_norm, latent },
             recurrent,
             unit,
             experts,
             correction,
-            qk_norm,
             input_norm: norm(&self.input_norm, names.norms[0])?,
             attended_norm: norm(&self.attended_norm, names.norms[1])?,
             mlp_norm: norm(&self.mlp_norm, names.norms[2])?,
