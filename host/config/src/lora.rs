@@ -4,7 +4,7 @@ use super::{RunConfig, did_you_mean, shortest};
 
 /// Linear layers that an adapter can apply to, in all model families: most families have the first seven, Phi 3 joins some of them, and the
 /// others belong to GPT-NeoX, StarCoder 2, GPT-2, Granite MoE Shared, LFM2, Qwen 3.5 and DeepSeek.
-const MODULES: [&str; 31] = [
+const MODULES: [&str; 33] = [
     "q_proj",
     "k_proj",
     "v_proj",
@@ -32,6 +32,8 @@ const MODULES: [&str; 31] = [
     "in_proj_z",
     "in_proj_b",
     "in_proj_a",
+    "in_proj_qkvz",
+    "in_proj_ba",
     "q_a_proj",
     "q_b_proj",
     "kv_a_proj_with_mqa",
