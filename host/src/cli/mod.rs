@@ -290,10 +290,7 @@ fn carry_out(matches: &ArgMatches, known: &EarlyConfig) -> Result<(), CommandFai
         OtherCommand::Export(args) => export::run(&args),
         OtherCommand::NewModel(args) => new_model::run(&args),
         OtherCommand::Merge(args) => merge::run(&args),
-        OtherCommand::Models(args) => {
-            models::run(&args);
-            Ok(())
-        }
+        OtherCommand::Models(args) => models::run(&args),
         OtherCommand::Resume(args) => resume::run(&args),
         OtherCommand::Sweep(args) => sweep::run(&args),
         OtherCommand::Swap(args) => swap::run(&args),

@@ -189,6 +189,38 @@ fn the_families_are_listed_as_the_program_knows_them() {
 }
 
 #[test]
+fn a_model_is_judged_by_its_configuration_alone() {
+    let place = TestFolder::new();
+    let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/granitemoehybrid/config.json");
+    let text = std::fs::read_to_string(fixture).unwrap();
+    let write = |name: &str, text: &str| {
+        std::fs::create_dir(place.path(name)).unwrap();
+        place.write(&format!("{name}/config.json"), text);
+    };
+    write("granite", &text);
+    let said = place.run(&["models", "granite"]).succeeded().stdout.clone();
+    for part in ["Granite 4, which is supported", "3 layers, 2 of them recurrent", "no kernels for recurrent layers"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(place.run(&["models", "granite/config.json"]).succeeded().stdout.lines().count(), said.lines().count());
+    assert!(place.run(&["models", "qwen3_next"]).succeeded().stdout.starts_with("qwen3_next "));
+
+    // All keys that are not known are named, and a layer of another kind.
+    let other = text.replacen('{', "{\"use_mystery\": 1, \"hidden_mystery\": \"x\",", 1);
+    write("other", &other);
+    let refused = place.run(&["models", "other"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.error().contains("use_mystery") && refused.error().contains("hidden_mystery"), "{}", refused.stderr);
+    write("layers", &text.replacen("full_attention", "moe", 1));
+    let refused = place.run(&["models", "layers"]);
+    assert!(refused.code == Some(2) && refused.error().contains("layer_types"), "{}", refused.stderr);
+    write("unknown", &text.replacen("\"granitemoehybrid\"", "\"nemotron_h\"", 1));
+    let refused = place.run(&["models", "unknown"]);
+    assert!(refused.code == Some(2) && refused.error().contains("nemotron_h"), "{}", refused.stderr);
+    assert_eq!(place.run(&["models", "nothing-here"]).code, Some(2));
+}
+
+#[test]
 #[cfg(unix)]
 fn files_that_are_none_and_shards_elsewhere_are_refused() {
     use std::os::unix::fs::symlink;

@@ -154,24 +154,36 @@ impl Architecture {
         }
     }
 
+    /// Parses the text of a `config.json`. The errors describe everything that is wrong: the first wrong value, or all keys that are not
+    /// known.
+    pub fn parse_all(text: &str) -> std::result::Result<Self, Vec<String>> {
+        ConfigObject::parse(text).map_err(|e| vec![e]).and_then(|config| Self::diagnosed(&config))
+    }
+
     fn from_config(config: &ConfigObject) -> std::result::Result<Self, String> {
-        if text_part::is_multimodal(config.text("model_type")?) {
-            let text = Self::from_config(&text_part::config(config.all())?.into()).map_err(|e| format!("text_config: {e}"))?;
+        Self::diagnosed(config).map_err(|problems| problems.into_iter().next().unwrap_or_default())
+    }
+
+    fn diagnosed(config: &ConfigObject) -> std::result::Result<Self, Vec<String>> {
+        let one = |e: String| vec![e];
+        let model_type = config.text("model_type").map_err(one)?;
+        if text_part::is_multimodal(model_type) {
+            let part = text_part::config(config.all()).map_err(one)?;
+            let inside = |e: String| format!("text_config: {e}");
+            let text = Self::diagnosed(&part.into()).map_err(|all| all.into_iter().map(inside).collect::<Vec<_>>())?;
             return Ok(Self { text_part: true, ..text });
         }
-        let family = family(config.text("model_type")?)?;
-        let this = Self::from_family_config(config, family)?;
-        for (key, value) in config.unread() {
-            check_beside(&this, key, value)?;
-        }
+        let this = family(model_type).and_then(|family| Self::from_family_config(config, family)).map_err(one)?;
+        let mut problems: Vec<String> =
+            config.unread().filter_map(|(key, value)| check_beside(&this, key, value).err()).collect();
         let parameters = this.values_of_matrices();
         if parameters > MOST_PARAMETERS {
-            return Err(format!(
+            problems.push(format!(
                 "hidden_size, intermediate_size, num_hidden_layers and vocab_size give {parameters} parameters; the maximum is \
                  {MOST_PARAMETERS}"
             ));
         }
-        Ok(this)
+        if problems.is_empty() { Ok(this) } else { Err(problems) }
     }
 
     fn from_family_config(config: &ConfigObject, family: Family) -> std::result::Result<Self, String> {
@@ -272,7 +284,7 @@ impl Architecture {
     }
 
     /// Returns the capabilities that the model needs of a device beyond those that all models need.
-    pub(super) fn needs(&self) -> Vec<Capability> {
+    pub fn needs(&self) -> Vec<Capability> {
         let shared_norm = self.parallel && self.family.description().names.norms[2].is_empty();
         let all = [
             (self.rope_pairs() != RopePairing::Halves, Capability::NeighbouringRotation),
@@ -281,7 +293,7 @@ impl Architecture {
             (self.family.description().names.attention.sinks.is_some(), Capability::AttentionSinks),
             (self.family.description().names.experts.is_some_and(ExpertNames::have_biases), Capability::ExpertBiases),
             (self.query_scale.is_some() || self.has_shared_gate(), Capability::RowFactors),
-            (self.recurrence.is_some(), Capability::RecurrentLayers),
+            (self.has_recurrent_layers(), Capability::RecurrentLayers),
             (self.latent.is_some(), Capability::LatentAttention),
         ];
         all.into_iter().filter_map(|(needed, capability)| needed.then_some(capability)).collect()
@@ -300,6 +312,13 @@ impl Architecture {
         let layer =
             |layer: usize| second + hidden * (mixer(layer) + of(self.has_unit(layer), unit(layer)) + of(sparse(layer), experts));
         hidden * tokens * if self.tied { 1 } else { 2 } + (0..self.layers).map(layer).sum::<u128>()
+    }
+
+    /// Returns the number of values of experts' matrices, without routers.
+    pub fn values_of_experts(&self) -> u128 {
+        let of_layer = |mixture: &Mixture| 3 * (mixture.experts * mixture.width) as u128 * self.hidden_size as u128;
+        let sparse = |mixture: &Mixture| mixture.sparse.iter().filter(|sparse| **sparse).count() as u128;
+        self.mixture.as_ref().map_or(0, |mixture| sparse(mixture) * of_layer(mixture))
     }
 
     /// Returns whether a layer has an MLP that every token goes through.

@@ -46,6 +46,11 @@ impl Architecture {
         self.recurrence.as_ref().is_some_and(|recurrence| recurrence.layers[layer])
     }
 
+    /// Returns whether any layer is recurrent.
+    pub fn has_recurrent_layers(&self) -> bool {
+        (0..self.layers).any(|layer| self.is_recurrent(layer))
+    }
+
     /// Returns the number of layers that attend.
     pub fn attending(&self) -> usize {
         (0..self.layers).filter(|&layer| !self.is_recurrent(layer)).count()
@@ -111,9 +116,11 @@ impl Architecture {
         }
     }
 
-    /// Returns the number of values of a token that attention in a layer keeps for its gradient: heads or compressed rows, and the result.
-    pub fn kept_of_attention(&self) -> usize {
+    /// Returns the number of values of a token that attention or a recurrence in a layer keeps for its gradient: heads, compressed rows or
+    /// inputs, and the result.
+    pub fn kept_of_mixer(&self, layer: usize) -> usize {
         match &self.latent {
+            _ if self.is_recurrent(layer) => self.mixer_width(layer),
             Some(latent) => latent.input_widths().into_iter().sum::<usize>() + latent.value_width(),
             None => 2 * (self.query_width() + self.kv_width()),
         }
