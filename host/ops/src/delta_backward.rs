@@ -1,4 +1,4 @@
-//! The gradient of the gated delta rule (`delta_rule.rs`).
+//! The gradient of the gated delta rule, with and without corrections (`delta_rule.rs`).
 
 use super::delta_rule::{ChunkCorrection, DeltaChunk, DeltaHeads, DeltaRuleInputs, EPSILON, decay_factor, product, subtract};
 use super::forest::Forest;

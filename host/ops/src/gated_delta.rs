@@ -81,8 +81,8 @@ impl NetworkKind for GatedDeltaParameters {
     fn rule_rows(&self, mixed: Vec<f32>, small: &[&[f32]]) -> RuleRows {
         let (h, b, a) = (self.heads.values, small[0], small[1]);
         let decay = |(i, a): (usize, &f32)| self.rates[i % h] * softplus(a + self.dt[i % h]);
-        let rates = b.iter().map(|b| sigmoid(*b)).collect();
-        RuleRows { mixed, ordered: None, decays: a.iter().enumerate().map(decay).collect(), rates }
+        let write_rates = b.iter().map(|b| sigmoid(*b)).collect();
+        RuleRows { mixed, ordered: None, decays: a.iter().enumerate().map(decay).collect(), write_rates }
     }
 
     fn finish(&self, out: &mut [f32], _mixed: &[f32], gates: &[f32]) {
@@ -136,7 +136,7 @@ impl NetworkKind for GatedDeltaParameters {
         gradient: &NetworkGradient<'_>,
     ) -> Result<ReadGradients> {
         let h = self.heads.values;
-        let d_b = of_rule.betas.iter().zip(&given.rates).map(|(d, beta)| d * beta * (1.0 - beta)).collect();
+        let d_b = of_rule.betas.iter().zip(&given.write_rates).map(|(d, beta)| d * beta * (1.0 - beta)).collect();
         let slope = |(i, (d, a)): (usize, (&f32, &f32))| d * self.rates[i % h] * sigmoid(a + self.dt[i % h]);
         let d_a: Vec<f32> = of_rule.decays.iter().zip(small[1]).enumerate().map(slope).collect();
         add_columns(gradient.dt, d_a.iter().copied())?;

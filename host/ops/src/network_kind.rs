@@ -31,8 +31,8 @@ pub(super) struct RuleRows {
     pub ordered: Option<Vec<f32>>,
     /// Logarithms of decays, `[N, values]`.
     pub decays: Vec<f32>,
-    /// Correction rates, or step sizes, `[N, values]`.
-    pub rates: Vec<f32>,
+    /// Factors of what tokens write: correction rates, or step sizes, `[N, values]`.
+    pub write_rates: Vec<f32>,
 }
 
 /// Gradients of a network's result with respect to what its last part reads.

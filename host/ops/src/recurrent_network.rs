@@ -57,7 +57,7 @@ fn activated(sums: &[f32]) -> Vec<f32> {
 impl RuleRows {
     fn rule(&self, kind: &dyn NetworkKind) -> DeltaRuleInputs<'_> {
         let rows = self.ordered.as_deref().unwrap_or(&self.mixed);
-        DeltaRuleInputs { heads: kind.heads(), rows, decays: &self.decays, betas: kind.corrects().then_some(&self.rates) }
+        DeltaRuleInputs { heads: kind.heads(), rows, decays: &self.decays, betas: kind.corrects().then_some(&self.write_rates) }
     }
 }
 

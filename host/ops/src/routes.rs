@@ -22,8 +22,8 @@ pub struct Routing {
     pub factor: f32,
     /// Added to the sum of a token's scores before they are divided by it.
     pub epsilon: f32,
-    /// Number of groups of experts, and of groups from which a token's experts are chosen. The chosen groups are those whose best experts
-    /// have the highest sum of scores (DeepSeek-AI 2024, arXiv 2405.04434 and 2412.19437).
+    /// Number of groups of experts, and of groups from which a token's experts are chosen. The chosen groups are those whose
+    /// [`Routing::best_of_group`] best experts have the highest sum of scores (DeepSeek-AI 2024, arXiv 2405.04434 and 2412.19437).
     pub groups: (usize, usize),
     /// Number of a group's best experts whose scores are added.
     pub best_of_group: usize,

@@ -154,7 +154,7 @@ impl NetworkKind for StateSpaceParameters {
                 *to = steps[i / h.value_dim] * x;
             }
         });
-        RuleRows { mixed, ordered: Some(ordered), decays, rates: steps }
+        RuleRows { mixed, ordered: Some(ordered), decays, write_rates: steps }
     }
 
     fn finish(&self, out: &mut [f32], mixed: &[f32], gates: &[f32]) {
@@ -215,13 +215,13 @@ impl NetworkKind for StateSpaceParameters {
                 d_skip[at] = dot(&d_out[own.clone()], &x[own]);
             }
             for (i, d) in d_values.iter_mut().enumerate() {
-                *d = given.rates[row * h.values + i / h.value_dim] * d_written[i] + self.skip_of(i) * d_out[i];
+                *d = given.write_rates[row * h.values + i / h.value_dim] * d_written[i] + self.skip_of(i) * d_out[i];
             }
         }
         let is_limited = |step: f32| step <= self.limits[0] || step >= self.limits[1];
         let d_small: Vec<f32> = d_steps
             .iter()
-            .zip(&given.rates)
+            .zip(&given.write_rates)
             .zip(small[0])
             .enumerate()
             .map(|(i, ((d, step), s))| if is_limited(*step) { 0.0 } else { d * sigmoid(s + self.dt[i % h.values]) })

@@ -252,7 +252,7 @@ mod tests {
             parsed(json!({ "num_nextn_predict_layers": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc" })).unwrap();
         let mixture = third.mixture.as_ref().unwrap();
         assert_eq!((mixture.routing.groups, mixture.routing.best_of_group, mixture.routing.factor), ((2, 1), 2, 2.5));
-        assert_eq!((mixture.corrected, mixture.has_aux_loss(), mixture.shared), (true, false, Some(12)));
+        assert_eq!((mixture.corrected, mixture.has_aux_loss, mixture.shared), (true, false, Some(12)));
         assert!(
             third.predicts_more("model.layers.3.embed_tokens.weight") && !third.predicts_more("model.layers.2.mlp.gate.weight")
         );
@@ -262,7 +262,7 @@ mod tests {
         let greedy = second(json!({ "aux_loss_alpha": 0.001, "seq_aux": true, "ep_size": 1, "moe_layer_freq": 1 })).unwrap();
         let mixture = greedy.mixture.unwrap();
         assert_eq!((mixture.routing.groups, mixture.routing.normalised, mixture.routing.factor), ((1, 1), false, 1.0));
-        assert_eq!((mixture.corrected, mixture.has_aux_loss(), mixture.shared), (false, false, Some(24)));
+        assert_eq!((mixture.corrected, mixture.has_aux_loss, mixture.shared), (false, false, Some(24)));
         let grouped = second(json!({ "topk_method": "group_limited_greedy" })).unwrap().mixture.unwrap().routing;
         assert_eq!((grouped.groups, grouped.best_of_group), ((2, 1), 1));
         for dense in [parsed(json!({ "first_k_dense_replace": 3 })), second(json!({ "first_k_dense_replace": 3 }))] {

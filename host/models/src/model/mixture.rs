@@ -35,15 +35,10 @@ pub struct Mixture {
     /// `router_aux_loss_coef`
     pub coefficient: f64,
     /// Whether transformers has an auxiliary loss for these experts.
-    pub balanced: bool,
+    pub has_aux_loss: bool,
 }
 
 impl Mixture {
-    /// Returns whether transformers has an auxiliary loss for these experts.
-    pub fn has_aux_loss(&self) -> bool {
-        self.balanced
-    }
-
     /// Returns the sorted rows that experts read, given the tokens' rows `h`.
     pub(super) fn rows(&self, routes: &Routes, h: &Tensor) -> ops::Result<Tensor> {
         let rows = ops::gather_rows(h, routes.tokens())?;
@@ -80,7 +75,7 @@ impl Mixture {
             }
         }
         let experts = config.count(key, MOST_EXPERTS)?.unwrap_or(experts);
-        let chosen = config.size("num_experts_per_tok", MOST_EXPERTS)?.unwrap_or(chosen);
+        let chosen = config.count("num_experts_per_tok", MOST_EXPERTS)?.unwrap_or(chosen);
         let width = width(config, family)?;
         // transformers has no such loss for these families, whatever the configuration says.
         let given =
@@ -99,7 +94,8 @@ impl Mixture {
             return Ok(None);
         }
         if chosen == 0 {
-            return Err("num_experts_per_tok is missing; it must be a whole number from 1".into());
+            let given = if config.has("num_experts_per_tok") { "0" } else { "missing" };
+            return Err(format!("num_experts_per_tok is {given}; it must be a whole number from 1 to {key} {experts}"));
         }
         if chosen > experts {
             return Err(format!("num_experts_per_tok {chosen} is more than {key} {experts}"));
@@ -114,8 +110,8 @@ impl Mixture {
             _ => matches!(family, DeepseekV3 | Glm4Moe),
         };
         let weighs_inputs = family == Llama4;
-        let balanced = routing.scores == RouterScoring::Softmax && family != DeepseekV2;
-        Ok(Some(Self { experts, width, routing, corrected, weighs_inputs, sparse, shared, coefficient, balanced }))
+        let has_aux_loss = routing.scores == RouterScoring::Softmax && family != DeepseekV2;
+        Ok(Some(Self { experts, width, routing, corrected, weighs_inputs, sparse, shared, coefficient, has_aux_loss }))
     }
 }
 
@@ -317,7 +313,7 @@ mod tests {
             (&mixture.sparse[..], mixture.shared, mixture.routing.groups),
             (&[false, true, true, true][..], Some(60), (4, 2))
         );
-        assert_eq!((mixture.routing.factor, mixture.routing.normalised, mixture.has_aux_loss()), (2.5, true, false));
+        assert_eq!((mixture.routing.factor, mixture.routing.normalised, mixture.has_aux_loss), (2.5, true, false));
         assert_eq!((glm.unit_width(0), glm.unit_width(1)), (128, 60));
         assert!(glm.predicts_more("model.layers.4.mlp.gate.weight") && !glm.predicts_more("model.layers.3.mlp.gate.weight"));
         let shared = read(json!({ "model_type": "qwen2_moe", "shared_expert_intermediate_size": 40, "mlp_only_layers": [2] }));

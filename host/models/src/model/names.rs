@@ -243,17 +243,16 @@ pub(super) const NEOX: TensorNames = TensorNames {
 
 pub(super) const STARCODER: TensorNames = TensorNames { mlp: &["mlp.c_fc"], down: "mlp.c_proj", ..LLAMA };
 
-pub(super) const QWEN_MOE: TensorNames = TensorNames {
-    experts: Some(&ExpertNames {
-        router: ["mlp.gate", "mlp.gate"],
-        wide: "mlp.experts.gate_up_proj",
-        down: "mlp.experts.down_proj",
-        correction: None,
-        shared: None,
-        in_files: ExpertFileLayout::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
-    }),
-    ..LLAMA
+const EXPERTS: ExpertNames = ExpertNames {
+    router: ["mlp.gate", "mlp.gate"],
+    wide: "mlp.experts.gate_up_proj",
+    down: "mlp.experts.down_proj",
+    correction: None,
+    shared: None,
+    in_files: ExpertFileLayout::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
 };
+
+pub(super) const QWEN_MOE: TensorNames = TensorNames { experts: Some(&EXPERTS), ..LLAMA };
 
 const SHARED_QWEN: SharedNames = SharedNames {
     wide: &["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"],
@@ -261,17 +260,8 @@ const SHARED_QWEN: SharedNames = SharedNames {
     gate: Some("mlp.shared_expert_gate"),
 };
 
-pub(super) const QWEN2_MOE: TensorNames = TensorNames {
-    experts: Some(&ExpertNames {
-        router: ["mlp.gate", "mlp.gate"],
-        wide: "mlp.experts.gate_up_proj",
-        down: "mlp.experts.down_proj",
-        correction: None,
-        shared: Some(&SHARED_QWEN),
-        in_files: ExpertFileLayout::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
-    }),
-    ..LLAMA
-};
+pub(super) const QWEN2_MOE: TensorNames =
+    TensorNames { experts: Some(&ExpertNames { shared: Some(&SHARED_QWEN), ..EXPERTS }), ..LLAMA };
 
 const SHARED_GLM: SharedNames = SharedNames {
     wide: &["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"],
@@ -280,14 +270,7 @@ const SHARED_GLM: SharedNames = SharedNames {
 };
 
 pub(super) const GLM_MOE: TensorNames = TensorNames {
-    experts: Some(&ExpertNames {
-        router: ["mlp.gate", "mlp.gate"],
-        wide: "mlp.experts.gate_up_proj",
-        down: "mlp.experts.down_proj",
-        correction: Some("mlp.gate.e_score_correction_bias"),
-        shared: Some(&SHARED_GLM),
-        in_files: ExpertFileLayout::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
-    }),
+    experts: Some(&ExpertNames { correction: Some("mlp.gate.e_score_correction_bias"), shared: Some(&SHARED_GLM), ..EXPERTS }),
     ..LLAMA
 };
 
@@ -304,17 +287,8 @@ pub(super) const DEEPSEEK_V3: TensorNames = TensorNames {
     ..GLM_MOE
 };
 
-pub(super) const DEEPSEEK_V2: TensorNames = TensorNames {
-    experts: Some(&ExpertNames {
-        router: ["mlp.gate", "mlp.gate"],
-        wide: "mlp.experts.gate_up_proj",
-        down: "mlp.experts.down_proj",
-        correction: None,
-        shared: Some(&SHARED_GLM),
-        in_files: ExpertFileLayout::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
-    }),
-    ..DEEPSEEK_V3
-};
+pub(super) const DEEPSEEK_V2: TensorNames =
+    TensorNames { experts: Some(&ExpertNames { shared: Some(&SHARED_GLM), ..EXPERTS }), ..DEEPSEEK_V3 };
 
 pub(super) const LLAMA4: TensorNames = TensorNames {
     mlp: &["feed_forward.gate_proj", "feed_forward.up_proj"],

@@ -59,8 +59,9 @@ impl NormalSampler {
     }
 }
 
-/// Draws weights from a normal distribution with the usual deviation; norms are one and biases zero. In a gated delta network, `dt_bias` is
-/// one, and decay rates are spread evenly over the range from which transformers draws them.
+/// Draws weights from a normal distribution with the usual deviation; norms are one and biases zero. In recurrent networks,
+/// `dt_bias` is one. Decay rates of gated delta networks are spread evenly over the range from which transformers draws them; those of state
+/// spaces are the numbers of their heads, as there.
 pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
     let mut normal = NormalSampler::new(seed, DEVIATION);
     let numbers: usize = a.parameters().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
@@ -80,7 +81,10 @@ pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
         let is_zero = is_bias || name.ends_with(".sinks") || from_one;
         values.resize(n, if shape.len() == 1 && !is_zero { 1.0 } else { 0.0 });
         if name.ends_with(".A_log") {
-            let rate = |i: usize| SLOWEST + (FASTEST - SLOWEST) * (i as f32 + 0.5) / n as f32;
+            let rate = |i: usize| match name.ends_with(".mamba.A_log") {
+                true => (i + 1) as f32,
+                false => SLOWEST + (FASTEST - SLOWEST) * (i as f32 + 0.5) / n as f32,
+            };
             values.iter_mut().enumerate().for_each(|(i, value)| *value = rate(i).ln());
         }
         if shape.len() > 1 && !is_zero {

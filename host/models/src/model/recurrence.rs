@@ -1,5 +1,5 @@
 //! Recurrent layers, which carry a state of fixed size instead of attending to all earlier tokens: gated short convolutions (LFM2), gated
-//! delta networks (Qwen 3.5), and state spaces (Granite 4).
+//! delta networks (Qwen 3.5, Qwen 3 Next), and state spaces (Granite 4).
 
 use super::bounds::{MOST_HIDDEN, MOST_INTERMEDIATE, MOST_LAYERS};
 use super::families::Family;
@@ -84,7 +84,21 @@ fn delta_heads(config: &ConfigObject) -> Result<DeltaHeads, String> {
 
 impl Recurrence {
     /// Reads the recurrent layers from a `config.json`; `None` if the family has none.
+    ///
+    /// # Errors
+    /// If a key has no valid value, or networks have another activation function than SiLU.
     pub(super) fn read(config: &ConfigObject, family: Family, layers: usize) -> Result<Option<Self>, String> {
+        let this = Self::parse_layers(config, family, layers)?;
+        let has_networks = this.as_ref().is_some_and(|this| this.kind.heads().is_some() && this.layers.contains(&true));
+        match config.text("hidden_act")? {
+            Some(other) if has_networks && !matches!(other, "silu" | "swish") => {
+                Err(format!("hidden_act is {:?}, but recurrent layers of this family support silu alone", printable(other, 80)))
+            }
+            _ => Ok(this),
+        }
+    }
+
+    fn parse_layers(config: &ConfigObject, family: Family, layers: usize) -> Result<Option<Self>, String> {
         let recurrent = match family {
             family if family.has_convolutions() => "conv",
             family if family.has_delta_networks() => "linear_attention",
@@ -225,7 +239,10 @@ pub(super) fn tied(config: &ConfigObject, family: Family) -> Result<Option<bool>
 
 #[cfg(test)]
 mod tests {
+    use super::RecurrenceKind;
     use crate::model::Architecture;
+    use crate::model::trained_modules::TrainedModules;
+    use crate::ops::DeltaHeads;
     use serde_json::{Value, json};
 
     fn parsed(more: Value) -> Result<Architecture, String> {
@@ -286,5 +303,81 @@ mod tests {
             let error = parsed(more).unwrap_err();
             assert!(error.contains(key), "{error}");
         }
+    }
+
+    /// Returns what is read of a configuration of Granite 4, dense and small, with these keys.
+    fn granite(more: Value) -> Result<Architecture, String> {
+        let mut config = json!({
+            "model_type": "granitemoehybrid", "hidden_size": 768, "intermediate_size": 2048, "shared_intermediate_size": 2048,
+            "num_hidden_layers": 3, "num_attention_heads": 12, "num_key_value_heads": 4, "vocab_size": 100_352, "init_method": "mup",
+            "normalization_function": "rmsnorm", "position_embedding_type": "nope", "rope_scaling": null, "rope_theta": 10_000,
+            "num_local_experts": 0, "num_experts_per_tok": 0, "router_aux_loss_coef": 0.01, "output_router_logits": false,
+            "layer_types": ["mamba", "mamba", "attention"], "mamba_chunk_size": 256, "mamba_conv_bias": true, "mamba_d_conv": 4,
+            "mamba_d_head": 32, "mamba_d_state": 128, "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 48,
+            "mamba_proj_bias": false, "attention_multiplier": 0.015_625, "embedding_multiplier": 12, "logits_scaling": 3,
+            "residual_multiplier": 0.246, "tie_word_embeddings": true, "hidden_act": "silu", "rms_norm_eps": 1e-5,
+        });
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Architecture::parse(&config.to_string())
+    }
+
+    #[test]
+    fn state_spaces_are_as_the_configuration_says() {
+        let a = granite(json!({})).unwrap();
+        let heads = DeltaHeads { keys: 1, values: 48, key_dim: 128, value_dim: 32 };
+        let kind =
+            RecurrenceKind::StateSpace { heads, limits: [0.0, f32::INFINITY], convolution_bias: true, projection_bias: false };
+        assert_eq!(a.recurrence.as_ref().map(|all| (all.kind, all.width)), Some((kind, 4)));
+        assert!(a.is_recurrent(1) && !a.is_recurrent(2) && a.mixture.is_none() && a.rotary == [None; 3]);
+        assert_eq!(a.input_widths(true), [1536, 1536 + 2 * 128, 48]);
+        let automatic =
+            granite(json!({ "mamba_d_head": "auto", "layer_types": ["linear_attention", "linear_attention", "full_attention"] }));
+        assert_eq!(automatic.unwrap(), a);
+        let whole = |name| TrainedModules::from_names([name], &a);
+        assert!(whole("norm").unwrap_err().contains("mamba.norm") && whole("input_layernorm").is_ok());
+        // Some of the family attend in all layers.
+        let attending = granite(json!({ "layer_types": vec!["attention"; 3], "position_embedding_type": "rope" })).unwrap();
+        assert!(!attending.has_recurrent_layers() && attending.rotary == [Some(0); 3]);
+        let limits = |limits: Value| match granite(json!({ "time_step_limit": limits })).map(|a| a.recurrence.map(|all| all.kind))
+        {
+            Ok(Some(RecurrenceKind::StateSpace { limits, .. })) => Ok(limits),
+            other => Err(format!("{other:?}")),
+        };
+        assert_eq!(limits(json!([0.001, 0.1])).unwrap(), [0.001, 0.1]);
+        assert_eq!(limits(json!([0.5, { "__float__": "Infinity" }])).unwrap(), [0.5, f32::INFINITY]);
+        for (key, value) in [
+            ("mamba_n_heads", json!(47)),
+            ("mamba_d_head", json!(16)),
+            ("mamba_n_groups", json!(5)),
+            ("layer_types", json!(["mamba", "mamba", "conv"])),
+            ("layers_block_type", json!(["mamba", "attention", "attention"])),
+            ("time_step_limit", json!([0.1])),
+            ("time_step_limit", json!([0.2, 0.1])),
+            ("position_embedding_type", json!("alibi")),
+            ("normalization_function", json!("layernorm")),
+            ("hidden_act", json!("gelu")),
+            ("num_local_experts", json!(4)),
+        ] {
+            let error = granite(json!({ key: value })).unwrap_err();
+            let named = if key == "num_local_experts" { "num_experts_per_tok" } else { key };
+            assert!(error.contains(named), "{key} = {value}: {error}");
+        }
+    }
+
+    #[test]
+    fn delta_networks_may_have_grouped_projections() {
+        let a = Architecture::parse(
+            r#"{"model_type": "qwen3_next", "hidden_size": 2048, "intermediate_size": 5120, "num_hidden_layers": 4, "num_attention_heads": 16,
+            "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 151936, "full_attention_interval": 4, "linear_conv_kernel_dim": 4,
+            "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+            "decoder_sparse_step": 1, "mlp_only_layers": [], "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+            "norm_topk_prob": true, "num_experts": 512, "num_experts_per_tok": 10, "partial_rotary_factor": 0.25, "rope_theta": 10000000,
+            "rope_scaling": null, "router_aux_loss_coef": 0.001, "attention_bias": false, "use_sliding_window": false}"#,
+        )
+        .unwrap();
+        assert_eq!((a.attending(), a.input_widths(true), a.ropes[0].dims), (1, vec![2 * 2048 + 2 * 4096, 64], 64));
+        let mixture = a.mixture.as_ref().unwrap();
+        assert_eq!((mixture.experts, mixture.routing.chosen, mixture.shared), (512, 10, Some(512)));
+        assert!(mixture.routing.normalised && a.has_shared_gate() && a.predicts_more("mtp.fc.weight"));
     }
 }

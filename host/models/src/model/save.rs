@@ -57,7 +57,12 @@ fn write_companions(companions: &CompanionFiles, source: &ModelFolder, to: &Path
 /// If a weight does not fit the precision, or a file can't be read or written.
 pub fn export(source: &ModelFolder, to: &Path, dtype: WeightDtype) -> Result<()> {
     let weights = merged(source)?;
+    // As in transformers: a rounded correction would choose other experts.
+    let correction = weights.names.experts.and_then(|names| names.correction);
     let rounded = |(name, tensor): (String, Tensor)| {
+        if correction.is_some_and(|correction| name.ends_with(correction)) {
+            return Ok((name, tensor));
+        }
         let rounded = tensor.to_dtype(dtype.candle())?;
         if !ops::all_finite(&rounded)? {
             return Err(Error::OutOfRange { path: source.path().to_owned(), tensor: name, dtype: dtype.name() });

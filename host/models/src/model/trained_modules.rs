@@ -57,6 +57,12 @@ impl Architecture {
     }
 }
 
+/// Returns the name of the norm in a layer's gated delta network or state space, if the model has such layers.
+fn norm_of_networks(a: &Architecture) -> Option<&'static str> {
+    let names = a.family.description().names.recurrent.filter(|_| a.has_recurrent_layers())?;
+    names.network.as_ref()?.norm.strip_suffix(".weight")
+}
+
 impl TrainedModules {
     /// No modules.
     pub const NONE: Self = Self(0);
@@ -77,6 +83,9 @@ impl TrainedModules {
             let meant: Vec<usize> = a.kinds().filter(|&kind| modules[kind].ends_with(name)).collect();
             if let Some(other) = other.filter(|_| !name.is_empty()) {
                 return Err(format!("{name:?} means {other} too, which has an adapter instead"));
+            }
+            if let Some(norm) = norm_of_networks(a).filter(|norm| !name.is_empty() && norm.ends_with(name)) {
+                return Err(format!("{name:?} means {norm} too, which can't be trained whole"));
             }
             if meant.is_empty() || name.is_empty() {
                 let all: Vec<&str> = a.kinds().map(|kind| names.short(kind)).collect();

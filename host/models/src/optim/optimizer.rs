@@ -11,6 +11,9 @@ use crate::ops::optimizers::CommonScalars;
 use candle_core::{DType, Tensor};
 use std::collections::HashMap;
 
+/// Ends of the names of vectors that decay, as they do in transformers, which leaves out norms and biases by their names.
+const DECAYED_VECTORS: [&str; 4] = [MAGNITUDE, ".A_log", ".D", ".sinks"];
+
 /// Suffix of the names of an adapter's magnitudes, which are vectors but count as weights.
 const MAGNITUDE: &str = ".lora_magnitude_vector";
 
@@ -234,7 +237,7 @@ impl Optimizer {
     /// Returns the scalars of a parameter's next update.
     fn update_scalars(&self, p: &Parameter<'_>, lr: f64, clip: f64) -> CommonScalars {
         let matrix = p.master.dims().len() > 1 && !p.name.contains("norm");
-        let decayed = matrix || p.name.ends_with(MAGNITUDE) || p.name.ends_with(".A_log");
+        let decayed = matrix || DECAYED_VECTORS.iter().any(|end| p.name.ends_with(end));
         let weight_decay = if decayed { self.settings.weight_decay } else { 0.0 };
         CommonScalars { lr, weight_decay, grad_scale: clip as f32, t: self.updates + 1 }
     }
@@ -357,6 +360,38 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn parameters_decay_by_their_names_as_in_transformers() {
+        for (name, shape, decays) in [
+            ("self_attn.q_proj.weight", &[2, 3][..], true),
+            ("self_attn.q_proj.bias", &[2], false),
+            ("self_attn.sinks", &[2], true),
+            ("input_layernorm.weight", &[2], false),
+            ("mamba.conv1d.weight", &[2, 1, 3], true),
+            ("mamba.conv1d.bias", &[2], false),
+            ("mamba.dt_bias", &[2], false),
+            ("mamba.A_log", &[2], true),
+            ("mamba.D", &[2], true),
+            ("mamba.norm.weight", &[2], false),
+        ] {
+            let name = format!("model.layers.0.{name}");
+            let (p, g) = (Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap(), Tensor::zeros(shape, DType::F32, &Device::Cpu));
+            let settings = OptimizerSettings {
+                rule: OptimizerRule::AdamW,
+                beta1: 0.9,
+                beta2: 0.999,
+                eps: 1e-8,
+                weight_decay: 0.1,
+                max_grad_norm: 0.0,
+            };
+            let mut optimizer = Optimizer::new(settings, &[(name.clone(), &p)]).unwrap();
+            let parameters = [Parameter { name: name.clone(), master: &p, rounded: None, gradient: &g.unwrap() }];
+            optimizer.step(&parameters, 0.5).unwrap();
+            let want = if decays { 1.0 - 0.5 * 0.1 } else { 1.0 };
+            assert!(to_vec(&p).unwrap().iter().all(|x| (x - want).abs() < 1e-6), "{name}");
         }
     }
 

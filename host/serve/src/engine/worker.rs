@@ -239,7 +239,7 @@ impl EngineWorker {
 
     /// Returns whether the state of a text can't be cut to a prefix, so that prefixes to share are cached when they are complete.
     fn carries_state(&self) -> bool {
-        self.own.model.architecture().recurrence.is_some()
+        self.own.model.architecture().has_recurrent_layers()
     }
 
     /// Pauses the newest sequences if they don't all fit into memory; the oldest always fits.

@@ -57,7 +57,7 @@ impl MinimumMemory {
         let read = if a.tied { values } else { values - a.hidden_size as f64 * a.vocab_size as f64 };
         if adapter {
             // The adapter itself has few values.
-            let weights = values * bytes_held(source.weight_storage());
+            let weights = bytes_of_frozen(source);
             return Self { weights, critic: if critic { weights } else { 0.0 }, teacher, ..Self::default() };
         }
         let copied = match config.rollout_dtype {
@@ -92,17 +92,19 @@ impl MinimumMemory {
 /// Returns the minimum bytes that forward passes of `tokens` keep until the gradients are known: the inputs of each layer's maps, norms and
 /// heads.
 pub(super) fn activations(config: &RunConfig, a: &Architecture, bf16: bool, tokens: usize) -> f64 {
-    let kept = match config.gradient_checkpointing {
+    let kept = |layer: usize| match config.gradient_checkpointing {
         true => a.hidden_size,
-        false => 2 * (a.hidden_size + a.intermediate_size) + a.kept_of_attention(),
+        false => 2 * (a.hidden_size + a.intermediate_size) + a.kept_of_mixer(layer),
     };
     let bytes = if bf16 { 2.0 } else { 4.0 };
-    tokens as f64 * (a.layers * kept) as f64 * bytes
+    tokens as f64 * (0..a.layers).map(kept).sum::<usize>() as f64 * bytes
 }
 
-/// Returns the bytes of the matrices of a frozen model.
+/// Returns the bytes of the matrices of a frozen model. Those of experts are always f32.
 pub(super) fn bytes_of_frozen(source: &ModelFolder) -> f64 {
-    source.architecture().values_of_matrices() as f64 * bytes_held(source.weight_storage())
+    let a = source.architecture();
+    let of_experts = a.values_of_experts() as f64;
+    of_experts * size_of::<f32>() as f64 + (a.values_of_matrices() as f64 - of_experts) * bytes_held(source.weight_storage())
 }
 
 /// Returns the bytes per value of frozen matrices.
@@ -256,6 +258,17 @@ mod tests {
         assert_eq!(adapter(WeightStorage { dtype: None, scheme: None }), 2.0);
         assert_eq!(adapter(WeightStorage { dtype: Some(WeightDtype::F32), scheme: None }), 4.0);
         assert_eq!(adapter(WeightStorage { dtype: None, scheme: Some(QuantizationScheme::Nf4) }), 0.5);
+
+        let mixture = serde_json::json!({
+            "model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "vocab_size": 512, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [0],
+        });
+        let sparse = tempfile::tempdir().unwrap();
+        std::fs::write(sparse.path().join("config.json"), mixture.to_string()).unwrap();
+        let sparse = ModelFolder::open(sparse.path()).unwrap();
+        let (all, experts) = (sparse.architecture().values_of_matrices() as f64, f64::from(8 * 3 * 32 * 64));
+        let nf4 = sparse.clone().with_weight_storage(WeightStorage { dtype: None, scheme: Some(QuantizationScheme::Nf4) });
+        assert_eq!(bytes_of_frozen(&nf4), 4.0 * experts + 0.5 * (all - experts));
 
         let needed = (20.0 * values) as u64;
         let trained = ModelUse { adapter: false, ..tuned };

@@ -282,7 +282,7 @@ pub(super) fn targets(config: &RunConfig, model: &ModelFolder) -> Result<Vec<Str
 
 /// Returns the coefficient of the auxiliary loss of experts: the algorithm's own, if the model has experts and the user sets none.
 pub(super) fn aux_loss_coef(config: &RunConfig, own: &HintedDefaults, source: &ModelFolder) -> Option<f64> {
-    let mixture = source.architecture().mixture.as_ref().filter(|mixture| mixture.has_aux_loss());
+    let mixture = source.architecture().mixture.as_ref().filter(|mixture| mixture.has_aux_loss);
     let by_default = mixture.and(own.router_aux_loss_coef);
     config.router_aux_loss_coef.or(by_default)
 }
@@ -294,7 +294,7 @@ fn check_aux_loss(config: &RunConfig, source: &ModelFolder) -> Result<()> {
             let detail = format!("is {coefficient}, but {} is not a mixture of experts; remove it", source.base().display());
             Err(config::Error::Invalid { place: "router_aux_loss_coef".to_owned(), detail }.into())
         }
-        Some(coefficient) if source.architecture().mixture.as_ref().is_some_and(|mixture| !mixture.has_aux_loss()) => {
+        Some(coefficient) if source.architecture().mixture.as_ref().is_some_and(|mixture| !mixture.has_aux_loss) => {
             let model_type = source.architecture().family.description().model_type;
             let detail = format!("is {coefficient}, but a model of type {model_type} has no such loss; remove it");
             Err(config::Error::Invalid { place: "router_aux_loss_coef".to_owned(), detail }.into())
