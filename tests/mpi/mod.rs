@@ -33,12 +33,13 @@ fn missing() -> Option<String> {
 /// Returns whether multi-process tests can run; prints the reason if not.
 ///
 /// # Panics
-/// If `mpirun` can't start the binary.
+/// If `mpirun` can't start the binary, or if they can't run and `RLHOST_REQUIRE_RANKS` is set.
 #[must_use]
 pub fn possible() -> bool {
     static MISSING: OnceLock<Option<String>> = OnceLock::new();
     let missing = MISSING.get_or_init(missing);
     if let Some(reason) = missing {
+        assert!(std::env::var_os("RLHOST_REQUIRE_RANKS").is_none(), "the tests of several processes are required: {reason}");
         println!("skipped: {reason}");
     }
     missing.is_none()

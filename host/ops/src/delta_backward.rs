@@ -154,7 +154,7 @@ impl DeltaRuleInputs<'_> {
         let scores = chunk.scores_backward(&d_out, &mut d_sums);
 
         // Reads of the state before the chunk by queries.
-        let mut d_of_q = d_out.clone();
+        let mut d_of_q = d_out;
         for (i, (d_of_q, left)) in d_of_q.chunks_exact_mut(value_dim).zip(&left).enumerate() {
             d_sums[i] += f64::from(left * dot(d_of_q, &chunk.of_q[i * value_dim..][..value_dim]));
             d_of_q.iter_mut().for_each(|x| *x *= left);
@@ -177,7 +177,7 @@ impl DeltaRuleInputs<'_> {
         let (d_v, betas) = match &chunk.correction {
             None => (d_right, vec![0.0; len]),
             Some(correction) => {
-                let of_values = rows.clone().map(|row| self.value(row, head)).collect::<Vec<_>>();
+                let of_values = rows.map(|row| self.value(row, head)).collect::<Vec<_>>();
                 let CorrectionGradients { system, of_k, values, betas } =
                     chunk.correction_backward(correction, d_right, &of_values, &mut d_sums);
                 let (system, d_of_k) = (chunk.matrix(&system), chunk.matrix(&of_k));

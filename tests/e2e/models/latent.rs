@@ -55,6 +55,23 @@ fn is_of_latents(name: &str) -> bool {
 }
 
 #[test]
+fn an_export_in_bf16_keeps_the_correction_of_a_router_as_it_is() {
+    let place = TestFolder::new();
+    let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/deepseek_v3");
+    std::fs::create_dir(place.path("model")).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixture.join(file), place.path("model").join(file)).unwrap();
+    }
+    place.run(&["export", "model", "half", "--dtype", "bf16"]).succeeded();
+    let [whole, half] = ["model", "half"].map(|folder| place.tensors(&format!("{folder}/model.safetensors")));
+    let corrections: Vec<&String> = whole.keys().filter(|name| name.ends_with("e_score_correction_bias")).collect();
+    assert_eq!(corrections.len(), 2);
+    assert!(corrections.iter().all(|name| whole[*name] == half[*name]));
+    let norm = "model.norm.weight";
+    assert_eq!(whole[norm].len(), 2 * half[norm].len());
+}
+
+#[test]
 fn a_model_with_compressed_keys_and_values_learns_from_what_it_generates_and_resumes_bit_for_bit() {
     for (family, tensors) in families() {
         let place = place(&family);

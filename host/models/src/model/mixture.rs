@@ -67,13 +67,7 @@ impl Mixture {
             GraniteMoe | GraniteMoeHybrid | GraniteMoeShared | Mixtral => ("num_local_experts", 8, 2, 0.001),
             _ => return Ok(None),
         };
-        for key in ["n_routed_experts", "n_shared_experts"] {
-            if family.has_latent_attention() && config.has(key) && config.get(key).is_none() {
-                return Err(format!(
-                    "{key} is null, with which transformers can't build a model; give first_k_dense_replace instead"
-                ));
-            }
-        }
+        refuse_null(config, family)?;
         let experts = config.count(key, MOST_EXPERTS)?.unwrap_or(experts);
         let chosen = config.count("num_experts_per_tok", MOST_EXPERTS)?.unwrap_or(chosen);
         let width = width(config, family)?;
@@ -112,6 +106,17 @@ impl Mixture {
         let weighs_inputs = family == Llama4;
         let has_aux_loss = routing.scores == RouterScoring::Softmax && family != DeepseekV2;
         Ok(Some(Self { experts, width, routing, corrected, weighs_inputs, sparse, shared, coefficient, has_aux_loss }))
+    }
+}
+
+/// Refuses numbers of experts that are null, with which transformers can't build a DeepSeek.
+fn refuse_null(config: &ConfigObject, family: Family) -> std::result::Result<(), String> {
+    let is_null = |key: &&str| config.has(key) && config.get(key).is_none();
+    match ["n_routed_experts", "n_shared_experts"].into_iter().find(is_null) {
+        Some(key) if family.has_latent_attention() => {
+            Err(format!("{key} is null, with which transformers can't build a model; give first_k_dense_replace instead"))
+        }
+        _ => Ok(()),
     }
 }
 
