@@ -111,12 +111,12 @@ impl Mixture {
 
 /// Refuses numbers of experts that are null, with which transformers can't build a DeepSeek.
 fn refuse_null(config: &ConfigObject, family: Family) -> std::result::Result<(), String> {
-    let is_null = |key: &&str| config.has(key) && config.get(key).is_none();
+    let is_null = |key: &&str| family.has_latent_attention() && config.has(key) && config.get(key).is_none();
     match ["n_routed_experts", "n_shared_experts"].into_iter().find(is_null) {
-        Some(key) if family.has_latent_attention() => {
+        Some(key) => {
             Err(format!("{key} is null, with which transformers can't build a model; give first_k_dense_replace instead"))
         }
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

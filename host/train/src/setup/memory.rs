@@ -267,7 +267,7 @@ mod tests {
         std::fs::write(sparse.path().join("config.json"), mixture.to_string()).unwrap();
         let sparse = ModelFolder::open(sparse.path()).unwrap();
         let (all, experts) = (sparse.architecture().values_of_matrices() as f64, f64::from(8 * 3 * 32 * 64));
-        let nf4 = sparse.clone().with_weight_storage(WeightStorage { dtype: None, scheme: Some(QuantizationScheme::Nf4) });
+        let nf4 = sparse.with_weight_storage(WeightStorage { dtype: None, scheme: Some(QuantizationScheme::Nf4) });
         assert_eq!(bytes_of_frozen(&nf4), 4.0 * experts + 0.5 * (all - experts));
 
         let needed = (20.0 * values) as u64;
