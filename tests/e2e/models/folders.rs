@@ -210,13 +210,13 @@ fn a_model_is_judged_by_its_configuration_alone() {
     write("other", &other);
     let refused = place.run(&["models", "other"]);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.error().contains("use_mystery") && refused.error().contains("hidden_mystery"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("use_mystery") && refused.stderr.contains("hidden_mystery"), "{}", refused.stderr);
     write("layers", &text.replacen("full_attention", "moe", 1));
     let refused = place.run(&["models", "layers"]);
-    assert!(refused.code == Some(2) && refused.error().contains("layer_types"), "{}", refused.stderr);
+    assert!(refused.code == Some(2) && refused.stderr.contains("layer_types"), "{}", refused.stderr);
     write("unknown", &text.replacen("\"granitemoehybrid\"", "\"nemotron_h\"", 1));
     let refused = place.run(&["models", "unknown"]);
-    assert!(refused.code == Some(2) && refused.error().contains("nemotron_h"), "{}", refused.stderr);
+    assert!(refused.code == Some(2) && refused.stderr.contains("nemotron_h"), "{}", refused.stderr);
     assert_eq!(place.run(&["models", "nothing-here"]).code, Some(2));
 }
 
