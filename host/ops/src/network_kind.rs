@@ -1,11 +1,11 @@
 //! What distinguishes one kind of recurrent network (`recurrent_network.rs`) from another, and what the kinds share.
 
-use super::Result;
-use super::convolution::{ConvolutionGradient, Taps};
+use super::convolution::{Convolution, ConvolutionGradient, Taps};
 use super::delta_backward::DeltaRuleGradients;
 use super::delta_rule::DeltaHeads;
-use super::math::{exp, sigmoid};
-use super::slices::write;
+use super::math::{dot, exp, sigmoid};
+use super::slices::{read, write};
+use super::{Error, Result};
 use candle_core::Tensor;
 
 /// Tensors to which the gradients of a network's parameters are added, if they are trained.
@@ -21,6 +21,50 @@ pub struct NetworkGradient<'a> {
     pub norm: Option<&'a Tensor>,
     /// Gradient of `D`, which a state space has.
     pub skip: Option<&'a Tensor>,
+}
+
+/// Parameters that all kinds of networks have, as tensors.
+pub(super) struct NetworkTensors<'a> {
+    pub heads: DeltaHeads,
+    pub convolution: Convolution<'a>,
+    pub dt: &'a Tensor,
+    pub a_log: &'a Tensor,
+    pub norm: &'a Tensor,
+    pub eps: f64,
+}
+
+/// Parameters that all kinds of networks have, as operations read them.
+pub(super) struct NetworkParameters {
+    pub heads: DeltaHeads,
+    pub taps: Taps,
+    pub dt: Vec<f32>,
+    /// Decay rates, `-exp(A)`.
+    pub rates: Vec<f32>,
+    pub norm: Vec<f32>,
+    eps: f64,
+}
+
+impl NetworkParameters {
+    /// Reads the parameters of a network whose norm has `norm_width` weights.
+    pub(super) fn new(tensors: NetworkTensors<'_>, norm_width: usize) -> Result<Self> {
+        let NetworkTensors { heads, convolution, dt, a_log, norm, eps } = tensors;
+        let taps = Taps::new(convolution)?;
+        let vectors = [(dt, heads.values), (a_log, heads.values), (norm, norm_width)];
+        let fits = taps.d == heads.row_width()
+            && heads.values.is_multiple_of(heads.keys.max(1))
+            && vectors.iter().all(|(t, n)| t.dims() == [*n]);
+        if !fits {
+            let shape = convolution.weight.shape();
+            return Err(Error::shape("recurrent network", format!("{heads:?} with a kernel {shape:?}")));
+        }
+        let rates = read(a_log)?.iter().map(|a| -exp(*a)).collect();
+        Ok(Self { heads, taps, dt: read(dt)?.to_vec(), rates, norm: read(norm)?.to_vec(), eps })
+    }
+
+    /// Returns the inverse of the root mean square of values that are normalised together.
+    pub(super) fn inverse_rms(&self, values: &[f32]) -> f32 {
+        (1.0 / (f64::from(dot(values, values)) / values.len() as f64 + self.eps).sqrt()) as f32
+    }
 }
 
 /// What the rule reads for all rows.
@@ -55,8 +99,8 @@ pub(super) struct ReadGradients {
 
 /// What distinguishes one kind of network from another.
 pub(super) trait NetworkKind: Sync {
-    fn heads(&self) -> DeltaHeads;
-    fn taps(&self) -> &Taps;
+    /// Returns the parameters that all kinds have.
+    fn common(&self) -> &NetworkParameters;
     /// Whether states are corrected by the rates of [`RuleRows`].
     fn corrects(&self) -> bool;
     /// Returns what the rule reads, given the convolved rows and the inputs `[N, values]`.

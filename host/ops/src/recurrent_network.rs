@@ -8,7 +8,7 @@ use super::delta_rule::{DeltaHeads, DeltaRuleInputs};
 use super::elementwise::cast;
 use super::forest::Forest;
 use super::gated_delta::GatedDelta;
-use super::network_kind::{NetworkGradient, NetworkKind, RuleRows, add_columns, silu};
+use super::network_kind::{NetworkGradient, NetworkKind, NetworkParameters, RuleRows, add_columns, silu};
 use super::simd::wide;
 use super::slices::{SharedPointer, read, tensor};
 use super::state_space::StateSpace;
@@ -57,7 +57,12 @@ fn activated(sums: &[f32]) -> Vec<f32> {
 impl RuleRows {
     fn rule(&self, kind: &dyn NetworkKind) -> DeltaRuleInputs<'_> {
         let rows = self.ordered.as_deref().unwrap_or(&self.mixed);
-        DeltaRuleInputs { heads: kind.heads(), rows, decays: &self.decays, betas: kind.corrects().then_some(&self.write_rates) }
+        DeltaRuleInputs {
+            heads: kind.common().heads,
+            rows,
+            decays: &self.decays,
+            betas: kind.corrects().then_some(&self.write_rates),
+        }
     }
 }
 
@@ -92,7 +97,7 @@ impl<'a> RecurrentNetwork<'a> {
     /// Calls `f` with the network and its inputs in f32.
     fn with<T>(self, inputs: &[Tensor], f: impl FnOnce(&dyn NetworkKind, Inputs<'_>) -> Result<T>) -> Result<T> {
         let kind = self.kind()?;
-        let (h, n) = (kind.heads(), inputs.first().map_or(0, |t| matrix_dims(t).0));
+        let (h, n) = (kind.common().heads, inputs.first().map_or(0, |t| matrix_dims(t).0));
         let count = match self {
             Self::GatedDelta(_) => 4,
             Self::StateSpace(_) => 3,
@@ -123,8 +128,9 @@ fn check_rows(n: usize, forest: &Forest) -> Result<()> {
 pub fn forward(inputs: &[Tensor], network: RecurrentNetwork<'_>, forest: &Forest, segments: Option<&[usize]>) -> Result<Tensor> {
     network.with(inputs, |kind, Inputs { n, rows, gates, small }| {
         check_rows(n, forest)?;
-        let (d, width) = (kind.taps().d, kind.heads().value_width());
-        let given = kind.rule_rows(activated(&kind.taps().sums(rows, forest, None)), small);
+        let NetworkParameters { heads, taps, .. } = kind.common();
+        let (d, width) = (taps.d, heads.value_width());
+        let given = kind.rule_rows(activated(&taps.sums(rows, forest, None)), small);
         let mut wanted = vec![segments.is_none(); forest.segments().len()];
         segments.into_iter().flatten().for_each(|segment| wanted[*segment] = true);
         let mut out = vec![0f32; forest.len() * width];
@@ -155,12 +161,13 @@ pub fn backward(
 ) -> Result<Vec<Tensor>> {
     network.with(inputs, |kind, Inputs { n, rows, gates, small }| {
         check_rows(n, forest)?;
-        let (d, width, values) = (kind.taps().d, kind.heads().value_width(), kind.heads().values);
+        let NetworkParameters { heads: h, taps, .. } = kind.common();
+        let (d, width, values) = (taps.d, h.value_width(), h.values);
         if matrix_dims(dy) != (n, width) {
             return Err(Error::shape("recurrent network backward", format!("{:?} for {n} rows of {width}", dy.shape())));
         }
         let dy = read(dy)?;
-        let sums = kind.taps().sums(rows, forest, None);
+        let sums = taps.sums(rows, forest, None);
         let given = kind.rule_rows(activated(&sums), small);
         let rule = given.rule(kind);
         let mut heads = vec![0f32; n * width];
@@ -173,7 +180,7 @@ pub fn backward(
         d_sums.par_chunks_mut(1 << 13).zip(sums.par_chunks(1 << 13)).for_each(|(d, sums)| {
             wide!(d.iter_mut().zip(sums).for_each(|(d, sum)| *d *= silu(*sum).1));
         });
-        let d_rows = kind.taps().backward(rows, &d_sums, forest, gradient.convolution)?;
+        let d_rows = taps.backward(rows, &d_sums, forest, gradient.convolution)?;
         let mut all = vec![tensor(d_rows, (n, d))?, tensor(finish.gates, (n, width))?];
         for small in of_inputs.small {
             all.push(tensor(small, (n, values))?);
@@ -189,7 +196,8 @@ pub fn states(inputs: &[Tensor], network: RecurrentNetwork<'_>, forest: &Forest)
     }
     network.with(inputs, |kind, Inputs { n, rows, small, .. }| {
         check_rows(n, forest)?;
-        let (taps, d) = (kind.taps(), kind.taps().d);
+        let taps = &kind.common().taps;
+        let d = taps.d;
         let given = kind.rule_rows(activated(&taps.sums(rows, forest, None)), small);
         let unwanted = vec![false; forest.segments().len()];
         let ends = given.rule(kind).forward(forest, &unwanted, SharedPointer::new(&mut []));
@@ -207,7 +215,8 @@ pub fn states(inputs: &[Tensor], network: RecurrentNetwork<'_>, forest: &Forest)
 /// with the number of its sequence's new tokens.
 pub fn step(inputs: &[Tensor], network: RecurrentNetwork<'_>, sequences: &mut [(&mut NetworkState, usize)]) -> Result<Tensor> {
     network.with(inputs, |kind, Inputs { n, rows, gates, small }| {
-        let (h, taps, d, width) = (kind.heads(), kind.taps(), kind.taps().d, kind.heads().value_width());
+        let NetworkParameters { heads: h, taps, .. } = kind.common();
+        let (d, width) = (taps.d, h.value_width());
         let fits =
             |(state, _): &(&mut NetworkState, usize)| state.convolution.fits(taps) && state.states.len() == h.values * h.state();
         if !sequences.iter().all(fits) || sequences.iter().map(|(_, count)| count).sum::<usize>() != n {

@@ -5,11 +5,14 @@
 //! A token's step size is `s = softplus(s' + dt)`, kept within limits. The token's decay is `exp(-exp(A) s)`, it writes `s` times its value,
 //! and `D` times its value is added to what it reads. In the terms of the paper, keys are `B`, queries `C`, and values `x`.
 
-use super::convolution::{Convolution, Taps};
+use super::convolution::Convolution;
 use super::delta_backward::DeltaRuleGradients;
 use super::delta_rule::DeltaHeads;
-use super::math::{dot, exp, sigmoid};
-use super::network_kind::{FinishGradients, NetworkGradient, NetworkKind, ReadGradients, RuleRows, add_columns, silu, softplus};
+use super::math::{dot, sigmoid};
+use super::network_kind::{
+    FinishGradients, NetworkGradient, NetworkKind, NetworkParameters, NetworkTensors, ReadGradients, RuleRows, add_columns, silu,
+    softplus,
+};
 use super::simd::wide;
 use super::slices::{ROWS_PER_TASK, read};
 use super::{Error, Result};
@@ -39,56 +42,41 @@ pub struct StateSpace<'a> {
 
 /// A state space's parameters as operations read them.
 pub(super) struct StateSpaceParameters {
-    heads: DeltaHeads,
-    taps: Taps,
-    dt: Vec<f32>,
-    /// Decay rates, `-exp(A)`.
-    rates: Vec<f32>,
+    common: NetworkParameters,
     skip: Vec<f32>,
-    norm: Vec<f32>,
     limits: [f32; 2],
-    eps: f64,
 }
 
 impl StateSpace<'_> {
     /// Reads the parameters.
     pub(super) fn parsed(self) -> Result<StateSpaceParameters> {
         let Self { heads, convolution, dt, a_log, skip, norm, limits, eps } = self;
-        let taps = Taps::new(convolution)?;
-        let vectors = [(dt, heads.values), (a_log, heads.values), (skip, heads.values), (norm, heads.value_width())];
-        let fits = taps.d == heads.row_width()
-            && heads.values.is_multiple_of(heads.keys.max(1))
-            && vectors.iter().all(|(t, n)| t.dims() == [*n]);
-        if !fits {
-            return Err(Error::shape("state space", format!("{heads:?} with a kernel {:?}", convolution.weight.shape())));
+        if skip.dims() != [heads.values] {
+            return Err(Error::shape("state space", format!("{heads:?} with D of {:?}", skip.shape())));
         }
-        let rates = read(a_log)?.iter().map(|a| -exp(*a)).collect();
-        let [dt, skip, norm] = [dt, skip, norm].map(|t| Ok::<_, Error>(read(t)?.to_vec()));
-        Ok(StateSpaceParameters { heads, taps, dt: dt?, rates, skip: skip?, norm: norm?, limits, eps })
+        let tensors = NetworkTensors { heads, convolution, dt, a_log, norm, eps };
+        let common = NetworkParameters::new(tensors, heads.value_width())?;
+        Ok(StateSpaceParameters { common, skip: read(skip)?.to_vec(), limits })
     }
 }
 
 impl StateSpaceParameters {
     /// Returns the width of the part of a row that is normalised together.
     fn group(&self) -> usize {
-        self.heads.value_width() / self.heads.keys
+        self.common.heads.value_width() / self.common.heads.keys
     }
 
     /// Returns the factor `D` of a column of the result.
     fn skip_of(&self, column: usize) -> f32 {
-        self.skip[column / self.heads.value_dim]
+        self.skip[column / self.common.heads.value_dim]
     }
 
     /// Adds the term of the values to the rule's outputs of a token.
     fn add_skip(&self, out: &mut [f32], mixed: &[f32]) {
-        let v = self.heads.value_dim;
+        let v = self.common.heads.value_dim;
         for ((out, x), skip) in out.chunks_exact_mut(v).zip(mixed.chunks_exact(v)).zip(&self.skip) {
             wide!(out.iter_mut().zip(x).for_each(|(out, x)| *out = skip.mul_add(*x, *out)));
         }
-    }
-
-    fn inverse_rms(&self, group: &[f32]) -> f32 {
-        (1.0 / (f64::from(dot(group, group)) / group.len() as f64 + self.eps).sqrt()) as f32
     }
 
     /// Replaces the rule's outputs of a token, with the term of the values, with their gradient. Writes those of the gates, and adds those of
@@ -99,11 +87,11 @@ impl StateSpaceParameters {
         for start in (0..heads.len()).step_by(group) {
             let own = start..start + group;
             let (heads, d_gates, d_norm) = (&mut heads[own.clone()], &mut d_gates[own.clone()], &mut d_norm[own.clone()]);
-            let (gates, dy, norm) = (&gates[own.clone()], &dy[own.clone()], &self.norm[own]);
+            let (gates, dy, norm) = (&gates[own.clone()], &dy[own.clone()], &self.common.norm[own]);
             wide!(for i in 0..group {
                 gated[i] = heads[i] * silu(gates[i]).0;
             });
-            let scale = self.inverse_rms(&gated);
+            let scale = self.common.inverse_rms(&gated);
             wide!({
                 let mut along = 0.0;
                 for i in 0..group {
@@ -123,12 +111,8 @@ impl StateSpaceParameters {
 }
 
 impl NetworkKind for StateSpaceParameters {
-    fn heads(&self) -> DeltaHeads {
-        self.heads
-    }
-
-    fn taps(&self) -> &Taps {
-        &self.taps
+    fn common(&self) -> &NetworkParameters {
+        &self.common
     }
 
     fn corrects(&self) -> bool {
@@ -136,13 +120,13 @@ impl NetworkKind for StateSpaceParameters {
     }
 
     fn rule_rows(&self, mixed: Vec<f32>, small: &[&[f32]]) -> RuleRows {
-        let h = self.heads;
+        let h = self.common.heads;
         let steps: Vec<f32> = small[0]
             .iter()
             .enumerate()
-            .map(|(i, s)| softplus(s + self.dt[i % h.values]).clamp(self.limits[0], self.limits[1]))
+            .map(|(i, s)| softplus(s + self.common.dt[i % h.values]).clamp(self.limits[0], self.limits[1]))
             .collect();
-        let decays = steps.iter().enumerate().map(|(i, step)| self.rates[i % h.values] * step).collect();
+        let decays = steps.iter().enumerate().map(|(i, step)| self.common.rates[i % h.values] * step).collect();
         let mut ordered = vec![0f32; mixed.len()];
         let rows = ordered.par_chunks_mut(h.row_width()).zip(mixed.par_chunks(h.row_width())).zip(steps.par_chunks(h.values));
         rows.for_each(|((to, from), steps)| {
@@ -160,16 +144,17 @@ impl NetworkKind for StateSpaceParameters {
     fn finish(&self, out: &mut [f32], mixed: &[f32], gates: &[f32]) {
         self.add_skip(out, mixed);
         let group = self.group();
-        for ((out, gates), norm) in out.chunks_exact_mut(group).zip(gates.chunks_exact(group)).zip(self.norm.chunks_exact(group))
+        for ((out, gates), norm) in
+            out.chunks_exact_mut(group).zip(gates.chunks_exact(group)).zip(self.common.norm.chunks_exact(group))
         {
             wide!(out.iter_mut().zip(gates).for_each(|(x, gate)| *x *= silu(*gate).0));
-            let scale = self.inverse_rms(out);
+            let scale = self.common.inverse_rms(out);
             wide!(out.iter_mut().zip(norm).for_each(|(x, w)| *x *= scale * w));
         }
     }
 
     fn finish_backward(&self, mut heads: Vec<f32>, given: &RuleRows, gates: &[f32], dy: &[f32]) -> FinishGradients {
-        let (h, width) = (self.heads, self.heads.value_width());
+        let (h, width) = (self.common.heads, self.common.heads.value_width());
         let (mut d_gates, mut norm) = (vec![0f32; gates.len()], Vec::new());
         let task = ROWS_PER_TASK * width;
         let rows = heads.par_chunks_mut(task).zip(d_gates.par_chunks_mut(task));
@@ -196,9 +181,9 @@ impl NetworkKind for StateSpaceParameters {
         small: &[&[f32]],
         gradient: &NetworkGradient<'_>,
     ) -> Result<ReadGradients> {
-        let (h, width) = (self.heads, self.heads.value_width());
+        let (h, width) = (self.common.heads, self.common.heads.value_width());
         let (mut mixed, mut d_steps) = (vec![0f32; given.mixed.len()], of_rule.decays.clone());
-        d_steps.iter_mut().enumerate().for_each(|(i, d)| *d *= self.rates[i % h.values]);
+        d_steps.iter_mut().enumerate().for_each(|(i, d)| *d *= self.common.rates[i % h.values]);
         let mut d_skip = vec![0f32; d_steps.len()];
         for (row, to) in mixed.chunks_exact_mut(h.row_width()).enumerate() {
             let of_row = row * h.row_width()..(row + 1) * h.row_width();
@@ -224,7 +209,7 @@ impl NetworkKind for StateSpaceParameters {
             .zip(&given.write_rates)
             .zip(small[0])
             .enumerate()
-            .map(|(i, ((d, step), s))| if is_limited(*step) { 0.0 } else { d * sigmoid(s + self.dt[i % h.values]) })
+            .map(|(i, ((d, step), s))| if is_limited(*step) { 0.0 } else { d * sigmoid(s + self.common.dt[i % h.values]) })
             .collect();
         add_columns(gradient.dt, d_small.iter().copied())?;
         // A decay is proportional to `exp(A)`.
