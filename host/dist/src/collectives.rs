@@ -136,7 +136,7 @@ impl World {
         #[cfg(feature = "nccl")]
         if let Some(devices) = self.devices.get() {
             here(&|job| watchdog.watch(what, Vec::new(), || devices.run(how.dtype, job)), &mut once)?;
-            return done.ok_or(Error::OutOfStep { rank: self.rank, here: what });
+            return done.ok_or(Error::Missing { what });
         }
         let by = ranks.channel();
         let run = |job| watchdog.watch(what, Vec::new(), || between_processes(by, how.dtype, job));
@@ -156,6 +156,6 @@ impl World {
         } else {
             here(&run, &mut once)?;
         }
-        done.ok_or(Error::OutOfStep { rank: self.rank, here: what })
+        done.ok_or(Error::Missing { what })
     }
 }

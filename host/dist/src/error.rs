@@ -44,12 +44,20 @@ pub enum Error {
     #[error("can't start the ranks' watchdog: {0}")]
     Watchdog(#[from] std::io::Error),
     /// Ranks called different collectives: a bug.
-    #[error("rank {rank} is out of step with the others, which are at {here:?}; this is a bug in rlhost")]
+    #[error("rank {rank} is at {there:?} when rank 0 is at {first:?}; this is a bug in rlhost")]
     OutOfStep {
-        /// The rank.
+        /// The first rank that called another collective than rank 0.
         rank: usize,
         /// The collective that this rank called.
-        here: &'static str,
+        there: String,
+        /// The collective that rank 0 called.
+        first: String,
+    },
+    /// A collective returned nothing: a bug.
+    #[error("nothing came of the ranks' {what:?}; this is a bug in rlhost")]
+    Missing {
+        /// The collective.
+        what: &'static str,
     },
     /// An owner has no values to send: a bug.
     #[error("rank {rank} owns a tensor of shape {shape:?} and has freed it; this is a bug in rlhost")]
@@ -99,6 +107,7 @@ impl Error {
             Self::Joined
             | Self::Watchdog(_)
             | Self::OutOfStep { .. }
+            | Self::Missing { .. }
             | Self::NotOwned { .. }
             | Self::Encoding { .. }
             | Self::Nccl { .. }

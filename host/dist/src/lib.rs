@@ -196,10 +196,14 @@ impl World {
             return Err(Error::Failed { rank, failure });
         }
         match headers.iter().position(|header| header[2] != headers[0][2]) {
-            // All ranks see this mismatch.
+            // All ranks see this mismatch, so all exchange names once more.
             Some(rank) => {
                 self.failed.set(true);
-                Err(Error::OutOfStep { rank, here: what })
+                let lengths: Vec<usize> =
+                    ranks.headers([what.len() as u64, 0, 0], &|_| ()).iter().map(|[length, ..]| *length as usize).collect();
+                let names = ranks.bytes(what.as_bytes(), &lengths);
+                let name = |rank: usize| String::from_utf8_lossy(&names[rank]).into_owned();
+                Err(Error::OutOfStep { rank, there: name(rank), first: name(0) })
             }
             None => Ok(all),
         }
@@ -243,7 +247,7 @@ impl World {
     {
         let own = self.is_first().then(make).transpose()?;
         let made = self.gather(what, own)?.into_iter().next().flatten();
-        made.ok_or_else(|| Error::OutOfStep { rank: 0, here: what }.into())
+        made.ok_or_else(|| Error::Missing { what }.into())
     }
 
     /// Broadcasts the first rank's bytes.
@@ -253,7 +257,7 @@ impl World {
     pub fn broadcast_bytes(&self, what: &'static str, own: &[u8]) -> Result<Vec<u8>> {
         let own = if self.is_first() { own } else { &[] };
         let first = self.exchange(what, Ok(own))?.into_iter().next();
-        first.ok_or(Error::OutOfStep { rank: 0, here: what })
+        first.ok_or(Error::Missing { what })
     }
 
     /// Waits until all ranks have reached this call.
