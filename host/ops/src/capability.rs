@@ -49,13 +49,17 @@ pub enum Capability {
     RecurrentLayers,
     /// Attention whose keys and values are compressed.
     LatentAttention,
+    /// MLPs whose activation function is a squared ReLU.
+    SquaredRelu,
+    /// Layers of one part: attention, an MLP or experts.
+    SinglePartLayers,
     /// Weights, gradients and moments sharded over processes.
     DividedModels,
 }
 
 impl Capability {
     /// All capabilities.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::QuantizedWeights,
         Self::StoredWeights,
         Self::RolloutPrecision,
@@ -76,6 +80,8 @@ impl Capability {
         Self::ExpertBiases,
         Self::RecurrentLayers,
         Self::LatentAttention,
+        Self::SquaredRelu,
+        Self::SinglePartLayers,
         Self::DividedModels,
     ];
 
@@ -102,6 +108,8 @@ impl Capability {
             | Self::ExpertBiases
             | Self::RecurrentLayers
             | Self::LatentAttention
+            | Self::SquaredRelu
+            | Self::SinglePartLayers
             | Self::DividedModels => false,
         }
     }
@@ -129,6 +137,8 @@ impl Capability {
             Self::RowFactors => "scores scaled by position and shared MLPs with a gate",
             Self::RecurrentLayers => "recurrent layers",
             Self::LatentAttention => "attention with compressed keys and values",
+            Self::SquaredRelu => "squared ReLU",
+            Self::SinglePartLayers => "layers of one part",
             Self::DividedModels => "models divided among processes",
         }
     }

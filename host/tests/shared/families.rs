@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from Llama.
 
 /// Folder names of the fixtures.
-pub const FAMILIES: [&str; 43] = [
+pub const FAMILIES: [&str; 45] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -45,10 +45,12 @@ pub const FAMILIES: [&str; 43] = [
     "deepseek_v2_greedy",
     "deepseek_v3",
     "deepseek_v3_dense",
+    "nemotron_h",
+    "nemotron_h_dense",
 ];
 
 /// Fixtures that devices have no kernels for.
-const OF_THE_CPU: [&str; 21] = [
+const OF_THE_CPU: [&str; 23] = [
     "cohere2",
     "deepseek_v2",
     "deepseek_v2_greedy",
@@ -70,6 +72,8 @@ const OF_THE_CPU: [&str; 21] = [
     "qwen3_next",
     "granitemoehybrid",
     "granitemoehybrid_dense",
+    "nemotron_h",
+    "nemotron_h_dense",
 ];
 
 /// Returns the fixtures that devices have kernels for.

@@ -18,6 +18,8 @@ pub(super) enum PrefixLayer {
     Attention(PromptCache),
     Convolution(ConvolutionState),
     Network(NetworkState),
+    /// Nothing: the layer has neither attention nor a recurrence.
+    Absent,
 }
 
 /// Caches of a growing sequence, one per layer.
@@ -36,6 +38,7 @@ pub(super) enum CacheLayer {
     /// The state after the sequence's last token; `None` before its first, where the prompt's state applies.
     Convolution(Option<ConvolutionState>),
     Network(Option<NetworkState>),
+    Absent,
 }
 
 impl PrefixLayer {
@@ -78,7 +81,7 @@ impl KvCache {
     /// Returns whether the cache can be cut to a prefix of its text. The state of a recurrent layer can't.
     #[must_use]
     pub fn can_be_cut(&self) -> bool {
-        self.layers.iter().all(|layer| matches!(layer, CacheLayer::Attention(_)))
+        self.layers.iter().all(|layer| matches!(layer, CacheLayer::Attention(_) | CacheLayer::Absent))
     }
 
     /// Copies the first positions, with room for `room` positions in all. Returns `None` if a layer is recurrent, since its state can't be
@@ -87,6 +90,7 @@ impl KvCache {
     pub fn prefix(&self, positions: usize, room: usize) -> Option<Self> {
         let layers = self.layers.iter().map(|layer| match layer {
             CacheLayer::Attention(cache) => Some(CacheLayer::Attention(cache.prefix(positions, room))),
+            CacheLayer::Absent => Some(CacheLayer::Absent),
             CacheLayer::Convolution(_) | CacheLayer::Network(_) => None,
         });
         Some(Self { layers: layers.collect::<Option<_>>()?, positions })
@@ -108,6 +112,7 @@ impl KvCache {
             CacheLayer::Attention(cache) => cache.bytes(),
             CacheLayer::Convolution(state) => state.as_ref().map_or(0, ConvolutionState::bytes),
             CacheLayer::Network(state) => state.as_ref().map_or(0, NetworkState::bytes),
+            CacheLayer::Absent => 0,
         };
         self.layers.iter().map(of_layer).sum()
     }

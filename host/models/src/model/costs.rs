@@ -122,9 +122,9 @@ impl Weights {
             let most = a.attention(layer).window.map_or(f64::INFINITY, |window| window as f64);
             forest.positions().iter().map(|&position| (f64::from(position) + 1.0).min(most)).sum()
         };
-        let attending = (0..self.layers.len()).filter(|&layer| !a.is_recurrent(layer));
+        let attending = (0..self.layers.len()).filter(|&layer| a.attends(layer));
         let attention = attending.map(seen).sum::<f64>() * attention_a_place(a);
-        let states = (self.layers.len() - a.attending()) as f64 * forest.len() as f64 * a.operations_of_state();
+        let states = a.recurring() as f64 * forest.len() as f64 * a.operations_of_state();
         sum += PassCost { forward: attention + states + directed, backward: 2.0 * (attention + states) };
         sum
     }
@@ -178,7 +178,7 @@ impl Weights {
             prefill: self.pass_cost(a, &forest, prompts.len()).forward,
             decode: 2.0 * (elements + stacked * used(1.0)) * tokens as f64
                 + places * a.attending() as f64 * attention_a_place(a)
-                + (a.layers - a.attending()) as f64 * tokens as f64 * a.operations_of_state(),
+                + a.recurring() as f64 * tokens as f64 * a.operations_of_state(),
             // A state is read and written.
             bytes: (read_once + of_experts) * rounds + cached * read + 2.0 * a.state_bytes() * tokens as f64,
             rounds,

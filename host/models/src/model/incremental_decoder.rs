@@ -324,6 +324,7 @@ impl IncrementalDecoder {
     pub fn empty_cache(&self, positions: usize) -> KvCache {
         let a = self.architecture();
         let layer = |layer: usize| match a.is_recurrent(layer) {
+            false if !a.mixes(layer) => CacheLayer::Absent,
             true if a.network().is_some() => CacheLayer::Network(None),
             true => CacheLayer::Convolution(None),
             false => CacheLayer::Attention(SequenceCache::with_capacity(positions, a.kv_width(), self.cached)),
@@ -371,6 +372,9 @@ impl IncrementalDecoder {
                         cache.layers.push(PrefixLayer::Convolution(state));
                     }
                 }
+                (MixerActivations::Absent, _) => {
+                    caches.iter_mut().for_each(|cache| cache.layers.push(PrefixLayer::Absent));
+                }
                 (mixed, _) => {
                     let heads = mixed.attention()?;
                     let k = self.decoder.in_f32(&self.decoder.keys(i, heads, prompts)?)?;
@@ -390,6 +394,7 @@ impl IncrementalDecoder {
     pub fn no_prompt(&self) -> Prefix {
         let a = self.architecture();
         let layer = |layer: usize| match a.recurrence.as_ref().filter(|_| a.is_recurrent(layer)) {
+            None if !a.mixes(layer) => PrefixLayer::Absent,
             None => PrefixLayer::Attention(PromptCache::default()),
             Some(recurrence) => match recurrence.kind.heads() {
                 None => PrefixLayer::Convolution(ConvolutionState::empty(recurrence.width, a.hidden_size)),
@@ -439,7 +444,7 @@ impl IncrementalDecoder {
             let mut kept = layer.forward(x, positions, None, cached)?;
             x = layer.output(&mut kept)?;
             match layers.get(l + 1) {
-                Some(next) => DecodeProjection::prefetch(&next.each().qkv, tokens.len())?,
+                Some(next) => DecodeProjection::prefetch(&next.first(), tokens.len())?,
                 None => panels::prefetch(&[output], rows.len())?,
             }
         }

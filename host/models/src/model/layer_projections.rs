@@ -5,10 +5,12 @@ use crate::ops;
 
 /// The linear maps of a layer; those with the same input may be joined.
 pub(super) struct LayerProjections<P> {
+    /// The maps that read the layer's input, if it has attention or a recurrence.
     pub qkv: Vec<P>,
     /// The maps of compressed queries, keys and values, if they are compressed.
     pub latent: Option<LatentProjections<P>>,
-    pub o: P,
+    /// The map after attention or the recurrence, if the layer has one.
+    pub o: Option<P>,
     pub unit: Option<MlpProjections<P>>,
     pub experts: Option<Experts<P>>,
 }
@@ -18,7 +20,18 @@ impl<P> LayerProjections<P> {
     pub(super) fn each(&self) -> LayerProjections<&P> {
         let (unit, experts) = (self.unit.as_ref().map(MlpProjections::each), self.experts.as_ref().map(Experts::each));
         let latent = self.latent.as_ref().map(LatentProjections::each);
-        LayerProjections { qkv: self.qkv.iter().collect(), latent, o: &self.o, unit, experts }
+        LayerProjections { qkv: self.qkv.iter().collect(), latent, o: self.o.as_ref(), unit, experts }
+    }
+
+    /// Returns whether the layer has an MLP or experts.
+    pub(super) fn feed(&self) -> bool {
+        self.unit.is_some() || self.experts.is_some()
+    }
+
+    /// Returns the maps that the layer applies first, except those of experts.
+    pub(super) fn first(&self) -> Vec<&P> {
+        let wide = self.unit.iter().filter(|_| self.o.is_none()).flat_map(|unit| &unit.wide);
+        self.qkv.iter().chain(wide).collect()
     }
 
     /// Applies a function to each map.
@@ -26,7 +39,7 @@ impl<P> LayerProjections<P> {
         Ok(LayerProjections {
             qkv: self.qkv.into_iter().map(&f).collect::<ops::Result<_>>()?,
             latent: self.latent.map(|latent| latent.map(&f)).transpose()?,
-            o: f(self.o)?,
+            o: self.o.map(&f).transpose()?,
             unit: self.unit.map(|unit| unit.map(&f)).transpose()?,
             experts: self.experts.map(|experts| experts.map(&f)).transpose()?,
         })
@@ -41,7 +54,7 @@ impl<P> LayerProjections<P> {
             queries.map(|map| (of_queries, map)).into_iter().chain([(of_both, keys_and_values)])
         });
         let inputs = self.qkv.into_iter().enumerate().map(|(i, map)| (number_of_input(i), map));
-        inputs.chain([(3, self.o)]).chain(unit).chain(latent)
+        inputs.chain(self.o.map(|map| (3, map))).chain(unit).chain(latent)
     }
 
     /// Returns the maps in one list.
@@ -52,11 +65,12 @@ impl<P> LayerProjections<P> {
 
     /// Splits the maps into those before the layer's attention, those after it that every row goes through, and those of experts.
     pub(super) fn in_order(self) -> (Vec<P>, Vec<P>, Vec<P>) {
-        let mut behind = vec![self.o];
+        let mut behind: Vec<P> = self.o.into_iter().collect();
         behind.extend(self.unit.into_iter().flat_map(|unit| unit.wide.into_iter().chain([unit.down]).chain(unit.gate)));
         let mut stacks = Vec::new();
-        if let Some(Experts { router, wide, down }) = self.experts {
+        if let Some(Experts { router, wide, down, latent }) = self.experts {
             behind.push(router);
+            behind.extend(latent.into_iter().flatten());
             stacks.extend([wide, down]);
         }
         let mut before = self.qkv;
@@ -80,7 +94,7 @@ impl<T> LayerWeights<T> {
         LayerProjections {
             qkv: qkv.iter().collect(),
             latent: attention.latent.as_ref().map(|latent| latent.maps.each()),
-            o,
+            o: o.as_ref(),
             unit: unit.as_ref().map(MlpProjections::each),
             experts: experts.as_ref().map(Experts::each),
         }

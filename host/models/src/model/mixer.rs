@@ -48,6 +48,8 @@ pub(super) enum MixerActivations {
     Convolution(Tensor),
     /// Rows of the projections of a gated delta network or a state space.
     Network(Vec<Tensor>),
+    /// Nothing, in a layer that has neither attention nor a recurrence.
+    Absent,
 }
 
 /// Activations that the gradient of attention needs.
@@ -85,7 +87,7 @@ impl MixerActivations {
                 let v = v.filter(|_| compressed.is_none());
                 Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated, compressed })
             }
-            recurrence => recurrence,
+            other => other,
         }
     }
 
@@ -97,7 +99,7 @@ impl MixerActivations {
                 let (unnormed, compressed) = (both(unnormed, to)?, two(compressed, to)?);
                 Ok(Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated, compressed }))
             }
-            recurrence => Ok(recurrence),
+            other => Ok(other),
         }
     }
 
@@ -122,6 +124,7 @@ impl MixerActivations {
                 }
                 Self::Network(inputs)
             }
+            Self::Absent => Self::Absent,
         })
     }
 
@@ -134,6 +137,7 @@ impl MixerActivations {
             }
             Self::Convolution(joined) => vec![joined],
             Self::Network(inputs) => inputs.iter().collect(),
+            Self::Absent => Vec::new(),
         }
     }
 
@@ -164,6 +168,7 @@ impl MixerActivations {
             (Self::Network(known), Self::Network(new)) => {
                 Ok(Self::Network(known.iter().zip(new).map(|(known, new)| rows(known, new)).collect::<ops::Result<_>>()?))
             }
+            (Self::Absent, Self::Absent) => Ok(Self::Absent),
             _ => Err(other_kind()),
         }
     }

@@ -144,7 +144,7 @@ impl Decoder {
             let (kept, output) = ops::on_pool(&self.weights.embedding, || {
                 let of_prompts = match &known.mixed {
                     MixerActivations::Attention(heads) => Some(self.known_heads(i, &maps, heads, &prompts)?),
-                    MixerActivations::Convolution(_) | MixerActivations::Network(_) => None,
+                    MixerActivations::Convolution(_) | MixerActivations::Network(_) | MixerActivations::Absent => None,
                 };
                 let selected = |out: &Tensor, x: &Tensor| {
                     let of = |known: &Tensor, new: &Tensor| joins.selected.forward(known, new);
