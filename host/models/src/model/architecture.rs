@@ -191,7 +191,7 @@ impl Architecture {
     }
 
     fn from_family_config(config: &ConfigObject, family: Family) -> std::result::Result<Self, String> {
-        use Family::{Cohere2, Gpt2, GptNeoX, NemotronH, Starcoder2};
+        use Family::{Gpt2, GptNeoX, NemotronH, Starcoder2};
         let described = family.description();
         let key = |common: &'static str| own_key(config, family, common);
         let hidden_size = config.needed_size(key("hidden_size"), MOST_HIDDEN)?;
@@ -199,19 +199,14 @@ impl Architecture {
         let heads = latent.map_or_else(|| heads(config, family, hidden_size), |latent| Ok(latent.wide_heads()))?;
         let turned = latent.map_or(heads.head_dim, |latent| latent.heads.rotated);
         let blocks = LayerBlock::read(config, family)?;
-        let layers = blocks
-            .as_ref()
-            .map_or_else(|| config.needed_size(key("num_hidden_layers"), MOST_LAYERS), |blocks| Ok(blocks.len()))?;
+        let layers = layers(config, key("num_hidden_layers"), blocks.as_deref())?;
         let configured = config.size(key("max_position_embeddings"), MOST_POSITIONS)?.unwrap_or(described.positions);
         let rope = RopeContext { family, head_dim: turned, max_positions: configured };
         let rope = if matches!(family, Gpt2 | NemotronH) { None } else { Some(resolve(config, &rope)?) };
         let max_positions = rope.as_ref().and_then(|rope| rope.limit).unwrap_or(configured);
         let ropes: Vec<Rope> =
             rope.into_iter().flat_map(|ModelRopes { full, sliding, .. }| [Some(full), sliding]).flatten().collect();
-        let recurrence = match &blocks {
-            Some(blocks) => Some(mamba::state_spaces(config, blocks)?),
-            None => Recurrence::read(config, family, layers)?,
-        };
+        let recurrence = recurrence(config, family, (layers, blocks.as_deref()))?;
         let LayerKinds { windows, rotary } = match &recurrence {
             Some(recurrence) => recurrence.kinds(rotates(config, family)?),
             None => kinds(config, family, layers, ropes.len() > 1)?,
@@ -240,11 +235,7 @@ impl Architecture {
             projections: projections(family),
             activation: activation_of(config, family)?,
             gated: !matches!(family, Gpt2 | GptNeoX | NemotronH | Starcoder2),
-            parallel: match family {
-                Cohere2 => true,
-                GptNeoX => config.flag("use_parallel_residual")?.unwrap_or(true),
-                _ => false,
-            },
+            parallel: is_parallel(config, family)?,
             windows: windows.into_iter().map(|size| size.filter(|size| *size < max_positions)).collect(),
             recurrence,
             latent,
@@ -399,6 +390,32 @@ fn family(model_type: Option<&str>) -> std::result::Result<Family, String> {
         let given = printable(given, 80);
         format!("model_type {given:?} is not supported; {known} are")
     })
+}
+
+/// Reads the number of layers, which follows from their parts if they have one each.
+fn layers(config: &ConfigObject, key: &str, blocks: Option<&[LayerBlock]>) -> std::result::Result<usize, String> {
+    blocks.map_or_else(|| config.needed_size(key, MOST_LAYERS), |blocks| Ok(blocks.len()))
+}
+
+/// Reads whether attention and MLP both read the layer's input.
+fn is_parallel(config: &ConfigObject, family: Family) -> std::result::Result<bool, String> {
+    match family {
+        Family::Cohere2 => Ok(true),
+        Family::GptNeoX => Ok(config.flag("use_parallel_residual")?.unwrap_or(true)),
+        _ => Ok(false),
+    }
+}
+
+/// Reads the recurrent layers, if there are any.
+fn recurrence(
+    config: &ConfigObject,
+    family: Family,
+    (layers, blocks): (usize, Option<&[LayerBlock]>),
+) -> std::result::Result<Option<Recurrence>, String> {
+    match blocks {
+        Some(blocks) => mamba::state_spaces(config, blocks).map(Some),
+        None => Recurrence::read(config, family, layers),
+    }
 }
 
 /// Returns the layout of a family's projections.

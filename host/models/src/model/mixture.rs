@@ -93,10 +93,7 @@ impl Mixture {
         let coefficient = given.unwrap_or(coefficient);
         // A run uses router_aux_loss_coef instead, as in TRL.
         config.flag("output_router_logits")?;
-        let sparse = match blocks {
-            Some(blocks) => blocks.iter().map(|block| *block == LayerBlock::Experts).collect(),
-            None => sparse(config, family, experts, layers)?,
-        };
+        let sparse = sparse(config, family, experts, (layers, blocks))?;
         if !sparse.contains(&true) {
             if family.has_latent_attention() || family == NemotronH {
                 // These have no effect without experts.
@@ -225,8 +222,16 @@ fn shared(config: &ConfigObject, family: Family, width: usize) -> std::result::R
 }
 
 /// Returns which layers have experts.
-fn sparse(config: &ConfigObject, family: Family, experts: usize, layers: usize) -> std::result::Result<Vec<bool>, String> {
+fn sparse(
+    config: &ConfigObject,
+    family: Family,
+    experts: usize,
+    (layers, blocks): (usize, Option<&[LayerBlock]>),
+) -> std::result::Result<Vec<bool>, String> {
     use Family::{DeepseekV2, DeepseekV3, Glm4Moe, GraniteMoeHybrid, Lfm2Moe, Llama4, Qwen2Moe, Qwen3Moe, Qwen3Next};
+    if let Some(blocks) = blocks {
+        return Ok(blocks.iter().map(|block| *block == LayerBlock::Experts).collect());
+    }
     let after = |dense: usize| (0..layers).map(|layer| layer >= dense).collect();
     Ok(match family {
         DeepseekV2 => after(config.count("first_k_dense_replace", MOST_EXPERTS)?.unwrap_or(0)),
