@@ -7,8 +7,8 @@
 
 The model has random weights in the shape of SmolLM2-135M with a tokenizer of 2,048 tokens. vLLM serves it in bf16 or f32. Checked are:
 that a run ends and learns from completions of one version per step; that the log-probabilities of sampled tokens differ from training's
-by no more than the precision explains; and that an adapter which is replaced behind the run's back is noticed. The last output is
-check_vllm.txt beside this file.
+by no more than the precision explains; that an adapter which is replaced behind the run's back is noticed; and that vLLM as a teacher says
+what the same model says in the run's process. The last output is check_vllm.txt beside this file.
 
 Exits 1 if a check fails.
 """
@@ -151,6 +151,7 @@ def main():
                 judge(f"ahead-{dtype}", "ahead", dtype, staleness=1)
                 if dtype == "float32":
                     tamper(server, rlhost, options.steps)
+                    teach(rlhost)
                 ended(train(rlhost, "model", f"whole-{dtype}", steps, []), "whole")
                 judge(f"whole-{dtype}", "whole", dtype)
             finally:
@@ -158,6 +159,22 @@ def main():
                 if failures:
                     print(server.last_lines(), flush=True)
     sys.exit(1 if failures else 0)
+
+
+def teach(rlhost):
+    """Distil with the served model as teacher of another one, and with the same model in the process."""
+    subprocess.run([rlhost, "new-model", "student", "--config", "config.json", "--tokenizer", "model", "--seed", "7"], check=True,
+                   stdout=subprocess.DEVNULL)
+    teachers = {"here": ["--teacher-model", "model"], "there": ["--teacher-server", f"http://127.0.0.1:{PORT}"]}
+    for name, teacher in teachers.items():
+        command = [rlhost, "distillation", "--model", "student", "--loss-type", "policy_gradient", "--dataset", "prompts.jsonl", "--max-steps", 3,
+                   "--per-device-train-batch-size", 4, "--max-completion-length", 16, "--learning-rate", "1e-4", "--logging-steps", 1,
+                   "--output-dir", f"taught-{name}", *teacher]
+        ended(subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), f"teacher {name}")
+    here, there = ([row["teacher_kl"] for row in rows(f"taught-{name}")] for name in teachers)
+    far = max(abs(a - b) for a, b in zip(here, there))
+    check(len(here) == len(there) == 3 and min(map(abs, here)) > 0.01, f"teacher: teacher_kl is {here[0]:.4f} in the first step")
+    check(far < NOISE["float32"], f"teacher: on the server it differs by {far:.1e} at most")
 
 
 def tamper(server, rlhost, steps):

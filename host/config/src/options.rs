@@ -40,6 +40,10 @@ pub struct RunConfig {
     /// with the policy's tokenizer. It is not trained [default: none]
     #[schemars(extend("rank" = "own", "aliases" = ["teacher_model_name_or_path"], "inherited_with" = "algorithm", "reach" = "read"))]
     pub teacher_model: Option<String>,
+    /// Inference server of the teacher, in place of teacher_model: vLLM, SGLang or rlhost serve, as in "http://node1:8000". It says the
+    /// log-probabilities of completions' tokens, from which teacher_kl_coef and loss_type = "policy_gradient" learn [default: none]
+    #[schemars(extend("aliases" = ["teacher_model_server_url"], "inherited_with" = "algorithm", "reach" = "granted"))]
+    pub teacher_server: Option<String>,
     /// Hold the teacher's linear layers in 8 bits, like bitsandbytes; CPU only [default: false]
     #[schemars(extend("inherited_with" = "algorithm"))]
     pub teacher_load_in_8bit: bool,

@@ -176,6 +176,9 @@ impl RunConfig {
             parts.extend(self.rollout_sync_dir.iter().map(|folder| ("rollout_sync_dir".to_owned(), json(folder))));
             all.push(Grant { kind: GrantKind::Servers, parts });
         }
+        if let Some(server) = &self.teacher_server {
+            all.push(Grant { kind: GrantKind::Servers, parts: vec![("teacher_server".to_owned(), json(server))] });
+        }
         if let Some(port) = self.metrics_port {
             let mut parts = vec![("metrics_port".to_owned(), json(&port))];
             if self.metrics_address != Self::default().metrics_address {

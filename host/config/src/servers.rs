@@ -29,7 +29,25 @@ impl RunConfig {
         }
     }
 
-    /// Returns the maximum response time of a rollout server.
+    /// Checks the teacher's server. The error is the invalid key, and the valid values.
+    pub(super) fn check_teacher_server(&self) -> Result<(), (&'static str, String)> {
+        let Some(url) = &self.teacher_server else { return Ok(()) };
+        Address::parse(url).map_err(|detail| ("teacher_server", detail))?;
+        if self.teacher_model.is_some() {
+            return Err(("teacher_server", "can't be combined with teacher_model; choose one".into()));
+        }
+        if self.teacher_load_in_8bit || self.teacher_load_in_4bit {
+            let key = if self.teacher_load_in_8bit { "teacher_load_in_8bit" } else { "teacher_load_in_4bit" };
+            return Err((key, "is about a teacher in this process; a server holds its own".into()));
+        }
+        if !self.agent.is_empty() {
+            let detail = "is not supported with an agent, whose calls may branch; name the teacher with teacher_model";
+            return Err(("teacher_server", detail.into()));
+        }
+        Ok(())
+    }
+
+    /// Returns the maximum response time of a rollout server, or of a teacher's.
     pub fn rollout_timeout(&self) -> Duration {
         Duration::try_from_secs_f64(self.rollout_timeout_s).unwrap_or(Duration::MAX)
     }
@@ -145,6 +163,26 @@ mod tests {
         let mut config = RunConfig { rollout_server: vec!["http://node1:8000".into()], ..RunConfig::default() };
         change(&mut config);
         config.check_servers().err()
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_teachers_server_is_named_by_its_key() {
+        type Case = (&'static str, &'static str, fn(&mut RunConfig));
+        let cases: [Case; 4] = [
+            ("teacher_server", "is not a URL", |c| c.teacher_server = Some("node one".into())),
+            ("teacher_server", "can't be combined with teacher_model", |c| c.teacher_model = Some("teacher".into())),
+            ("teacher_load_in_4bit", "a server holds its own", |c| c.teacher_load_in_4bit = true),
+            ("teacher_server", "name the teacher with teacher_model", |c| {
+                c.agent = vec![serde_json::from_value(serde_json::json!({"command": ["a"]})).unwrap()];
+            }),
+        ];
+        for (key, expected, change) in cases {
+            let mut config = RunConfig { teacher_server: Some("http://node1:8000".into()), ..RunConfig::default() };
+            assert_eq!(config.check_teacher_server(), Ok(()));
+            change(&mut config);
+            let (named, detail) = config.check_teacher_server().unwrap_err();
+            assert!(named == key && detail.contains(expected), "{key} {expected}: {named} {detail}");
+        }
     }
 
     #[test]

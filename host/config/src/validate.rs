@@ -164,6 +164,7 @@ impl RunConfig {
         if self.teacher_model.as_deref() == Some("") {
             return Err(("teacher_model", "is empty; name a model, or leave it out".into()));
         }
+        self.check_teacher_server()?;
         if self.teacher_load_in_8bit && self.teacher_load_in_4bit {
             return Err(("teacher_load_in_8bit", "can't be combined with teacher_load_in_4bit; choose one".into()));
         }

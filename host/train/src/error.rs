@@ -102,6 +102,9 @@ pub enum Error {
     /// The inference servers that should generate completions can't be used.
     #[error("{0}")]
     RolloutServers(String),
+    /// The teacher's inference server can't be used.
+    #[error("teacher_server: {0}")]
+    TeacherServer(String),
     /// The replayed run has no more completions.
     #[error("{0}")]
     ReplayEnds(String),
@@ -241,6 +244,7 @@ impl Error {
             | Self::Unscored { .. }
             | Self::NoSpread { .. }
             | Self::RolloutServers(_)
+            | Self::TeacherServer(_)
             | Self::ReplayEnds(_)
             | Self::WeightsDiffer { .. }
             | Self::Encoding { .. }

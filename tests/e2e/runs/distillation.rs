@@ -1,5 +1,6 @@
 //! Distillation: a student that learns the predictions of a teacher, on its own completions or given ones.
 
+use rlhost_tests::server::ServerProcess;
 use rlhost_tests::{KilledOnDrop, STORIES, TestFolder, small, tiny};
 use serde_json::json;
 use std::fs;
@@ -146,6 +147,38 @@ fn a_teacher_adds_to_the_advantages_of_grpo() {
     // Nothing reads what the teacher says.
     let idle = grpo("idle", &teacher[..2]);
     assert!(idle.code == Some(2) && idle.error().contains("grpo has no teacher with these settings"), "{}", idle.stderr);
+}
+
+#[test]
+fn a_teacher_on_a_server_says_what_one_in_the_process_says() {
+    let place = place_of_teachers();
+    let server = ServerProcess::start(&place, &["--model", "taught/checkpoint-30"]);
+    let url = format!("http://{}", server.address);
+    let gradient = ["--max-steps", "4", "--save-steps", "2", "--loss-type", "policy_gradient"];
+    place.run(&distillation("here", &[&gradient[..], &["--teacher-model", "taught/checkpoint-30"]].concat())).succeeded();
+    let there = place.run(&distillation("there", &[&gradient[..], &["--teacher-server", &url]].concat()));
+    assert!(there.succeeded().stderr.contains("teacher: rlhost serve with"), "{}", there.stderr);
+    let near = |name: &str, run: &str| {
+        let (got, want) = (place.figure(run, name), place.figure("here", name));
+        let close = got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-4 * b.abs().max(0.01));
+        assert!(got.len() == want.len() && close && want.iter().all(|value| *value != 0.0), "{name}: {got:?} {want:?}");
+    };
+    for name in ["teacher_kl", "loss", "grad_norm"] {
+        near(name, "there");
+    }
+    // The server is asked again by a run that resumes; its address need not be given again.
+    place.copy_as_after("there", 2, "half");
+    place.run(&["resume", "half", "--max-steps", "4"]).succeeded();
+    near("teacher_kl", "half");
+    let divergence = place.run(&distillation("none", &["--teacher-server", &url]));
+    assert!(divergence.code == Some(2) && divergence.stderr.contains("policy_gradient"), "{}", divergence.stderr);
+    let warm = place.run(&distillation("none", &[&gradient[..], &["--teacher-server", &url, "--temperature", "0.7"]].concat()));
+    assert!(warm.code == Some(2) && warm.stderr.contains("set temperature = 1"), "{}", warm.stderr);
+    // A server that is gone ends the run with the reason, after the time that it has.
+    drop(server);
+    let gone = ["--teacher-server", &url, "--rollout-timeout-s", "0.5"];
+    let gone = place.run(&distillation("gone", &[&gradient[..], &gone].concat()));
+    assert!(gone.code != Some(0) && gone.stderr.contains("teacher_server"), "{}", gone.stderr);
 }
 
 #[test]

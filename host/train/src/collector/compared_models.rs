@@ -1,5 +1,6 @@
 //! The models that the policy is compared with.
 
+use super::teacher_server::TeacherServer;
 use crate::plan::ReferencePlan;
 use crate::shared_model::SharedModel;
 use std::rc::Rc;
@@ -9,5 +10,13 @@ pub(super) struct ComparedModels {
     pub reference: Option<SharedModel>,
     /// Plan of the reference model.
     pub plan: ReferencePlan,
-    pub teacher: Option<Rc<SharedModel>>,
+    pub teacher: Option<Teacher>,
+}
+
+/// A teacher of algorithms that learn from another model's predictions.
+pub(crate) enum Teacher {
+    /// A model in this process.
+    Model(Rc<SharedModel>),
+    /// A model on an inference server.
+    Server(TeacherServer),
 }

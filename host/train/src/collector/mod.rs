@@ -22,13 +22,16 @@ mod sequences;
 pub(super) mod servers;
 mod setup;
 mod source;
+mod teacher_server;
 mod totals;
 mod turns;
 
+pub(super) use compared_models::Teacher;
 pub(super) use prompt_loader::PromptLoader;
 pub(super) use prompt_skipper::Streaks;
 pub use samples::CompletionSample;
 pub(super) use source::RunHome;
+pub(super) use teacher_server::TeacherServer;
 pub(super) use turns::TurnGenerator;
 
 use super::Result;

@@ -2,7 +2,7 @@
 //! teacher computes them each time.
 
 use super::Collector;
-use super::compared_models::ComparedModels;
+use super::compared_models::{ComparedModels, Teacher};
 use crate::Result;
 use crate::activity::{Activity, ProgressTask, ProgressUnit};
 use crate::dataset::Prompt;
@@ -11,9 +11,7 @@ use crate::model::PolicyModel;
 use crate::plugin::NeededInputs;
 use crate::plugin::columns::{REF_LOGP, TEACHER_LOGP};
 use crate::policy_progress::PolicyProgress;
-use crate::shared_model::SharedModel;
 use crate::step_metrics::StepMetrics;
-use std::rc::Rc;
 use std::sync::Arc;
 
 impl Collector {
@@ -28,7 +26,7 @@ impl Collector {
     }
 
     /// Adds a teacher, if there is one.
-    pub(crate) fn with_teacher(self, teacher: Option<Rc<SharedModel>>) -> Self {
+    pub(crate) fn with_teacher(self, teacher: Option<Teacher>) -> Self {
         Self { compared: ComparedModels { teacher, ..self.compared }, ..self }
     }
 
@@ -36,7 +34,12 @@ impl Collector {
     pub(super) fn add_teacher_logp(&self, e: &mut Experience, needs: &NeededInputs) -> Result<bool> {
         let Some(teacher) = self.compared.teacher.as_ref().filter(|_| needs.has(TEACHER_LOGP)) else { return Ok(false) };
         let _task = ProgressTask::new(Activity::Teacher);
-        let logp = self.scored_by(teacher, e)?;
+        let logp = match teacher {
+            Teacher::Model(model) => self.scored_by(model, e)?,
+            Teacher::Server(server) => {
+                self.world.concat("a teacher's column", server.logp(e, e.rows(self.world.share(e.prompts.len())))?)?
+            }
+        };
         e.columns.set_per_token(TEACHER_LOGP, Some(logp));
         Ok(true)
     }

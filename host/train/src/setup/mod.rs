@@ -145,6 +145,7 @@ pub fn set_up_for(config: RunConfig, beginning: &StartMode, world: Rc<World>, pu
     let inputs = run.input_hashes(&learner, reference.as_ref(), evaluation.as_ref(), restored.as_ref())?;
     let longest = run.settings.max_text_length(opened.context());
     let goes_on = resume_point(beginning, restored.as_ref(), evaluation.as_ref());
+    let teacher = teacher::scoring(teacher, &run.settings, &plugins)?;
     let (journal, source, turns) = run.begin((folder, goes_on), &plugins, &plan, opened, changed, warnings)?;
 
     let RunSetup { settings, world, .. } = run;
@@ -220,8 +221,8 @@ fn resolve_training(
     let (values, name) = value_model::choose(config, needs, opened, beginning, world)?;
     config.value_model = name;
     if plugins.flow.learns_samples() {
-        // Which tokens could be sampled is not recorded over HTTP.
-        let is_recorded = config.agent.is_empty() && config.rollout_server.is_empty();
+        // Which tokens could be sampled is not recorded over HTTP, and a teacher's server scores among all.
+        let is_recorded = config.agent.is_empty() && config.rollout_server.is_empty() && config.teacher_server.is_none();
         config.score_sampling_support.get_or_insert(is_recorded && needs.divergence().is_none());
         config.old_logp = Some(old_logp(config, backend));
     }

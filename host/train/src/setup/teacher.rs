@@ -3,6 +3,7 @@
 use super::opened_model::OpenedModel;
 use super::plugins::LoadedPlugins;
 use super::reference::NamedModel;
+use crate::collector::{Teacher, TeacherServer};
 use crate::config::RunConfig;
 use crate::dist::World;
 use crate::model::{ComputeBackend, FrozenModel, ModelFolder, WeightStorage};
@@ -12,8 +13,10 @@ use crate::origin::StartMode;
 use crate::sharding::Sharding;
 use crate::shared_model::SharedModel;
 use crate::{Error, Result};
+use std::rc::Rc;
 
 const KEY: &str = "teacher_model";
+const SERVER: &str = "teacher_server";
 
 /// Prefix of the teacher's parameters among those that ranks share.
 const TEACHER: &str = "teacher_";
@@ -31,10 +34,14 @@ pub(super) fn find(
     (beginning, world): (&StartMode, &World),
 ) -> Result<Option<NamedModel>> {
     let needs = &plugins.info().needs;
+    if let Some(url) = &config.teacher_server {
+        check_server(config, plugins, url, beginning)?;
+        return Ok(None);
+    }
     let Some(given) = &config.teacher_model else {
         if needs.has_teacher() {
             let detail = format!(
-                "is missing: {} learns from another model's predictions; name that model, as in --teacher-model OWNER/NAME",
+                "is missing: {} learns from another model's predictions; name that model, as in --teacher-model OWNER/NAME, or its server",
                 config.algorithm
             );
             return Err(Error::setting(KEY, detail));
@@ -69,6 +76,41 @@ pub(super) fn find(
         if as_stored { folder.with_weight_storage(WeightStorage { scheme, ..WeightStorage::AS_STORED }) } else { folder }
     };
     Ok(Some(NamedModel { folder: hold(model.folder), ..model }))
+}
+
+/// Refuses a server whose answers the algorithm does not learn from.
+fn check_server(config: &RunConfig, plugins: &LoadedPlugins, url: &str, beginning: &StartMode) -> Result<()> {
+    let needs = &plugins.info().needs;
+    if !needs.has_teacher() {
+        return NamedModel::refuse_unused(SERVER, url, "teacher", config, beginning);
+    }
+    let refused = |detail: &str| Err(Error::setting(SERVER, detail));
+    if needs.divergence().is_some() {
+        return refused(
+            "says the log-probabilities of tokens, and a divergence compares whole distributions: set \
+             loss_type = \"policy_gradient\", or name the teacher with teacher_model",
+        );
+    }
+    if config.score_sampling_support == Some(true) {
+        return refused("says log-probabilities over the whole vocabulary; leave score_sampling_support out");
+    }
+    if config.temperature != 1.0 {
+        return refused("says log-probabilities at temperature 1; set temperature = 1, or name the teacher with teacher_model");
+    }
+    Ok(())
+}
+
+/// Returns the teacher that scores completions: the model in this process, or the one on the configured server.
+///
+/// # Errors
+/// If the server does not answer.
+pub(super) fn scoring(model: Option<Rc<SharedModel>>, config: &RunConfig, plugins: &LoadedPlugins) -> Result<Option<Teacher>> {
+    let Some(url) = config.teacher_server.as_ref().filter(|_| plugins.info().needs.has_teacher()) else {
+        return Ok(model.map(Teacher::Model));
+    };
+    let server = TeacherServer::connect(url, config.rollout_timeout())?;
+    tracing::info!("teacher: {}", server.describe());
+    Ok(Some(Teacher::Server(server)))
 }
 
 /// Reads the teacher in this folder.

@@ -4,6 +4,7 @@
 mod client;
 mod completion;
 mod failure;
+mod scoring;
 mod server;
 mod sglang;
 mod weights;

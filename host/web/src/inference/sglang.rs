@@ -24,6 +24,19 @@ impl InferenceClient {
         all.iter().map(|one| completion(one, request.parameters.max_tokens).map_err(|detail| wrong(&detail))).collect()
     }
 
+    /// Requests the log-probability of each token but the first.
+    pub(super) fn score_with_sglang(&self, tokens: &[u32], patience: RequestTimeout) -> Result<Vec<f32>, InferenceFailure> {
+        let body = json!({
+            "input_ids": tokens,
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0},
+            "return_logprob": true,
+            "logprob_start_len": 0,
+            "stream": false,
+        });
+        let answer = self.post(GENERATE, &body, patience)?;
+        scored(&answer["meta_info"]["input_token_logprobs"], tokens).map_err(|detail| self.foreign(GENERATE, detail))
+    }
+
     /// Replaces all weights. The server waits for requests in progress and empties its prefix cache.
     pub(super) fn update_sglang(&self, folder: &Path, version: &str, patience: RequestTimeout) -> Result<(), InferenceFailure> {
         let body = json!({"model_path": folder, "weight_version": version, "flush_cache": true});
@@ -67,6 +80,21 @@ fn body(request: &CompletionRequest) -> Value {
         body["lora_path"] = json!(adapter);
     }
     body
+}
+
+/// Reads a log-probability and a token for each token but the first, whose log-probability is null.
+fn scored(entries: &Value, tokens: &[u32]) -> Result<Vec<f32>, String> {
+    let entries = entries.as_array().ok_or("it has no input_token_logprobs")?;
+    if entries.len() != tokens.len() {
+        return Err(format!("{} input_token_logprobs of {} tokens", entries.len(), tokens.len()));
+    }
+    let pairs = entries.iter().zip(tokens).skip(1);
+    let logp = pairs.map(|(entry, token)| {
+        let own = entry[1].as_u64() == Some(u64::from(*token));
+        let logp = entry[0].as_f64().map(|logp| logp as f32);
+        logp.filter(|logp| own && logp.is_finite()).ok_or_else(|| format!("input_token_logprobs lack token {token}"))
+    });
+    logp.collect()
 }
 
 /// Parses a completion. Its tokens are those with log-probabilities: `output_ids` may lack the one that ended it.
