@@ -74,7 +74,7 @@ impl Trainer {
         let begun = Instant::now();
         let (position, plugin_states) = (self.collector.position(), self.plugins.snapshots()?);
         let evaluated = self.losses(prompts, stop);
-        self.collector.go_to(position);
+        self.collector.end_evaluation(position);
         self.plugins.take_back(plugin_states);
 
         let Some((loss, own)) = evaluated? else { return Ok(None) };

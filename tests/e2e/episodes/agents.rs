@@ -241,6 +241,12 @@ fn episodes_are_played_while_training_goes_on_by_the_weights_that_began_them() {
     // Log-probabilities are those of sampling where the weights are the same.
     let differences = place.figure("frozen", "sampling/sampling_logp_difference/max");
     assert!(differences.len() == 4 && differences.iter().all(|difference| *difference < 1e-3), "{differences:?}");
+    // Evaluations in between change nothing, and discard nothing.
+    let evaluated =
+        ["--learning-rate", "0.01", "--eval-dataset", "rows.jsonl", "--eval-steps", "1", "--num-generations-eval", "2"];
+    assert!(run("evaluated", &evaluated) == ahead);
+    assert_eq!(place.figure("evaluated", "rollout/staleness/max"), [0.0, 1.0, 1.0, 1.0]);
+    assert_eq!(place.figure("evaluated", "eval_agent/calls"), [2.0; 4]);
     // A run that resumes trains on the completions that the log has, whatever weights it would begin them with.
     place.copy_as_after("ahead", 2, "half");
     place.run(&["resume", "half", "--max-steps", "4"]).succeeded();

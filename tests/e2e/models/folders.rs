@@ -421,18 +421,32 @@ fn a_signal_leaves_no_half_of_a_new_model() {
             "corpus.jsonl",
             (0..rows).map(|i| format!("{{\"text\": \"story {i} of {}\"}}\n", i * 7919)).collect::<String>(),
         );
-        let from = ["new-model", "models/large", "--config", "config.json", "--corpus", "corpus.jsonl", "--vocab-size", "257"];
-        let child = place.start_piped(&from);
-        let begun = std::time::Instant::now();
-        while !place.path("models").exists() || place.entries_of("models").is_empty() {
-            assert!(begun.elapsed() < Duration::from_secs(60));
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert!(!place.path("models/large").exists(), "it has its name once it is complete");
-        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-        let outcome = CommandOutcome::new(child.wait_with_output().unwrap());
-        assert_eq!(outcome.code, Some(130), "{rows} rows: {}", outcome.stderr);
-        assert_eq!(outcome.error(), "error: stopped; nothing was written to models/large");
-        assert!(place.entries_of("models").is_empty(), "{:?}", place.entries_of("models"));
+        // On a busy machine the model may be complete before the signal.
+        let stopped = (0..10).any(|attempt| is_stopped_halfway(&place, &format!("models-{attempt}"), rows));
+        assert!(stopped, "{rows} rows: the signal always comes too late");
     }
+}
+
+/// Starts to make a model in a folder, and stops that. Returns whether the model was not complete before.
+fn is_stopped_halfway(place: &TestFolder, folder: &str, rows: usize) -> bool {
+    let model = format!("{folder}/large");
+    let child =
+        place.start_piped(&["new-model", &model, "--config", "config.json", "--corpus", "corpus.jsonl", "--vocab-size", "257"]);
+    let begun = std::time::Instant::now();
+    while !place.path(folder).exists() || place.entries_of(folder).is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let named = place.path(&model).exists();
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let outcome = CommandOutcome::new(child.wait_with_output().unwrap());
+    if outcome.code == Some(0) {
+        assert!(place.path(&format!("{model}/model.safetensors")).exists(), "it ended without a model");
+        return false;
+    }
+    assert!(!named, "it has its name once it is complete");
+    assert_eq!(outcome.code, Some(130), "{rows} rows: {}", outcome.stderr);
+    assert_eq!(outcome.error(), format!("error: stopped; nothing was written to {model}"));
+    assert!(place.entries_of(folder).is_empty(), "{:?}", place.entries_of(folder));
+    true
 }

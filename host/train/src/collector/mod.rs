@@ -442,6 +442,15 @@ impl Collector {
         (self.pending, self.counters) = (position.pending, position.counters);
     }
 
+    /// Continues from a position after an evaluation, which draws no prompts: generations that were begun ahead go on.
+    pub(super) fn end_evaluation(&mut self, position: Position) {
+        if self.data.ahead() > 0 && self.data.cursor() == position.cursor {
+            (self.pending, self.counters) = (position.pending, position.counters);
+        } else {
+            self.go_to(position);
+        }
+    }
+
     /// Returns what all experiences of the run have.
     pub(super) fn form(&self) -> ExperienceForm {
         ExperienceForm { is_sampled: self.batching.groups.is_some(), has_pairs: self.batching.items_are_pairs }
