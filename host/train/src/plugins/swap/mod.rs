@@ -290,8 +290,7 @@ impl RunPlugins {
         if let Some(index) = index {
             self.rewards[index].set(weight as f32, on_error);
         }
-        self.swaps.with(|board| board.config = self.config.clone());
-        recorder.journal.set_config(&self.config)?;
+        self.record_config(recorder)?;
         tracing::info!("{name}: {} from step {step} on", changed_scoring(&from, &to));
         recorder.journal.event(&RunEvent::SettingsChanged {
             plugin: name,
@@ -379,10 +378,18 @@ impl RunPlugins {
     /// Records a swap in the run's history, with the configuration that the run has after it.
     fn note_swap(&mut self, swap: &Swap, recorder: &mut StepRecorder<'_>) -> Result<()> {
         self.swaps.history.push(swap.clone());
-        self.swaps.with(|board| board.config = self.config.clone());
         recorder.use_versions(self.versions())?;
         recorder.journal.derive(self.derived_metrics());
-        recorder.journal.set_config(&self.config)
+        self.record_config(recorder)
+    }
+
+    /// Writes the configuration that the run has now to its folder. The watcher learns of it at the same time: it would take an older file
+    /// for an edit by the user.
+    fn record_config(&self, recorder: &mut StepRecorder<'_>) -> Result<()> {
+        self.swaps.with(|board| {
+            board.config = self.config.clone();
+            recorder.journal.set_config(&self.config)
+        })
     }
 
     /// Returns the number of swaps of each swapped plugin.

@@ -390,11 +390,14 @@ impl SwapWatcher {
                 return true;
             }
             std::thread::sleep(SETTLED);
-            if files::read(&file, config::LARGEST).ok().as_ref() != Some(&text) {
-                continue;
-            }
-            let read = config::read([file.as_path()], &Overrides::default()).map_err(|e| e.to_string());
-            edits = read.and_then(|new| edits_between(&self.with(|board| board.config.clone()), &new));
+            // The run changes its configuration and the file while it has the lock.
+            let compared = self.with(|board| {
+                let is_settled = files::read(&file, config::LARGEST).is_ok_and(|now| now == text);
+                let read = || config::read([file.as_path()], &Overrides::default()).map_err(|e| e.to_string());
+                is_settled.then(|| read().and_then(|new| edits_between(&board.config, &new)))
+            });
+            let Some(compared) = compared else { continue };
+            edits = compared;
             if edits.is_ok() || senseless.as_ref() == Some(&text) {
                 self.config = text;
                 break;
