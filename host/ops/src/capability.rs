@@ -49,13 +49,15 @@ pub enum Capability {
     RecurrentLayers,
     /// Attention whose keys and values are compressed.
     LatentAttention,
+    /// Layers with other heads than others, without keys of their own, or with embeddings of their own.
+    VariedLayers,
     /// Weights, gradients and moments sharded over processes.
     DividedModels,
 }
 
 impl Capability {
     /// All capabilities.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::QuantizedWeights,
         Self::StoredWeights,
         Self::RolloutPrecision,
@@ -76,6 +78,7 @@ impl Capability {
         Self::ExpertBiases,
         Self::RecurrentLayers,
         Self::LatentAttention,
+        Self::VariedLayers,
         Self::DividedModels,
     ];
 
@@ -102,6 +105,7 @@ impl Capability {
             | Self::ExpertBiases
             | Self::RecurrentLayers
             | Self::LatentAttention
+            | Self::VariedLayers
             | Self::DividedModels => false,
         }
     }
@@ -129,6 +133,7 @@ impl Capability {
             Self::RowFactors => "scores scaled by position and shared MLPs with a gate",
             Self::RecurrentLayers => "recurrent layers",
             Self::LatentAttention => "attention with compressed keys and values",
+            Self::VariedLayers => "layers whose heads differ, that share keys or that have embeddings of their own",
             Self::DividedModels => "models divided among processes",
         }
     }

@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from Llama.
 
 /// Folder names of the fixtures.
-pub const FAMILIES: [&str; 43] = [
+pub const FAMILIES: [&str; 47] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -45,16 +45,24 @@ pub const FAMILIES: [&str; 43] = [
     "deepseek_v2_greedy",
     "deepseek_v3",
     "deepseek_v3_dense",
+    "gemma4",
+    "gemma4_dense",
+    "gemma4_unified",
+    "gemma4_vision",
 ];
 
 /// Fixtures that devices have no kernels for.
-const OF_THE_CPU: [&str; 21] = [
+const OF_THE_CPU: [&str; 25] = [
     "cohere2",
     "deepseek_v2",
     "deepseek_v2_greedy",
     "deepseek_v3",
     "deepseek_v3_dense",
     "ernie4_5",
+    "gemma4",
+    "gemma4_dense",
+    "gemma4_unified",
+    "gemma4_vision",
     "glm4",
     "gpt_oss",
     "hunyuan_v1_dense",

@@ -194,7 +194,10 @@ impl ModelFolder {
             shards = shards.renamed(parameter_layouts::with_prefix);
         }
         let left_out = |name: &str| {
-            left_out(name) || architecture.text_part && text_part::is_vision_tensor(name) || architecture.predicts_more(name)
+            left_out(name)
+                || architecture.text_part && text_part::is_vision_tensor(name)
+                || architecture.predicts_more(name)
+                || architecture.is_dropped(name)
         };
         let missing = |name: &str| {
             let detail = format!("the weights have no {name}, which config.json requires");
