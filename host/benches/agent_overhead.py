@@ -6,8 +6,8 @@
 
 Both play with the same random model, prompts and chat template, and each turn is 16 sampled tokens and a reply of a few. The environment is
 `guess_number`; the agent is this file, persistent, one process for each episode at a time, on a connection that it keeps, and it begins and
-answers at once as the game does to a text without a number, so that both read and sample the same number of tokens. Printed is the time of generating (`time/rollout`) for each sampled token, the
-median over the steps after the first of all rounds, which alternate. Processes of agents share the cores with the run.
+answers at once as the game does to a text without a number. Printed is the time of generating (`time/rollout`) for each token that is read
+or sampled, the median over the steps after the first of all rounds, which alternate. Processes of agents share the cores with the run.
 """
 
 import argparse
@@ -96,11 +96,11 @@ def main():
         for number in range(args.rounds):
             for kind, options in kinds.items():
                 for seconds, tokens, total in train(args.rlhost, place, f"{kind}{number}", options, args.steps):
-                    times[kind].append(1e6 * seconds / tokens)
+                    times[kind].append(1e6 * seconds / total)
                     print(f"{kind:12} {seconds:7.2f} s  {tokens:7.0f} of {total:7.0f} tokens sampled  {times[kind][-1]:7.1f} us a token", flush=True)
     medians = {kind: statistics.median(values) for kind, values in times.items()}
     for kind, value in medians.items():
-        print(f"{kind:12} {value:7.1f} us a sampled token")
+        print(f"{kind:12} {value:7.1f} us a token")
     print(f"the agent takes {medians['agent'] / medians['environment']:.3f} times as long")
 
 

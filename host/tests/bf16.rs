@@ -14,10 +14,21 @@ use rlhost::model::{
 use rlhost::ops::{self, Forest, Precision};
 use std::path::Path;
 
-/// Models with biases, norms of heads, joined matrices, bounded scores and logits, layer norms, experts, convolutions, delta networks, and
-/// compressed keys and values.
-const MODELS: [&str; 10] =
-    ["llama_biased", "qwen3", "phi3", "gemma2", "gpt2", "starcoder2", "qwen3_moe", "lfm2", "qwen3_5", "deepseek_v3_dense"];
+/// Models with biases, norms of heads, joined matrices, bounded scores and logits, layer norms, experts, convolutions, delta networks,
+/// compressed keys and values, and layers of one part.
+const MODELS: [&str; 11] = [
+    "llama_biased",
+    "qwen3",
+    "phi3",
+    "gemma2",
+    "gpt2",
+    "starcoder2",
+    "qwen3_moe",
+    "lfm2",
+    "qwen3_5",
+    "deepseek_v3_dense",
+    "nemotron_h_dense",
+];
 
 fn policy(name: &str, backend: &ComputeBackend, adapter: bool) -> PolicyModel {
     policy_with(name, backend, adapter, false)

@@ -222,6 +222,15 @@ fn maps(a: &Architecture, layer: usize, targets: usize) -> usize {
         // Two projections around a state space, or four around attention, and two of the MLP.
         Family::GraniteMoeHybrid if a.is_recurrent(layer) => 4,
         Family::GraniteMoeHybrid => 6,
+        // One projection that reads the state space's input, two of an MLP, or four around attention.
+        Family::NemotronH if a.is_recurrent(layer) => 1,
+        Family::NemotronH => {
+            if a.feeds(layer) {
+                2
+            } else {
+                4
+            }
+        }
         Family::Qwen3Next if a.is_recurrent(layer) => 3,
         Family::Qwen3_5Moe if a.is_recurrent(layer) => 5,
         Family::Lfm2Moe | Family::Qwen3_5Moe | Family::Qwen3Next => 4,
@@ -264,6 +273,7 @@ fn targets(a: &Architecture) -> Vec<String> {
         Family::Llama4 => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         Family::Lfm2 => &["in_proj", "out_proj", "q_proj", "k_proj", "v_proj", "w1", "w2", "w3"],
         Family::Lfm2Moe => &["in_proj", "out_proj", "q_proj", "k_proj", "v_proj"],
+        Family::NemotronH => &["in_proj", "q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"],
         Family::Qwen3Next => &["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj", "k_proj", "v_proj", "o_proj"],
         Family::Qwen3_5Moe => {
             &["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj", "q_proj", "k_proj", "v_proj", "o_proj"]
@@ -296,7 +306,8 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
     let directed = ["llama", "qwen2", "phi3", "gpt2"].map(|name| (name, LoraSettings { use_dora: true, ..LORA }));
     let both = ExpertStacks { wide: true, down: true, router: false };
     let all = ExpertStacks { router: true, ..both };
-    let stacked = [("qwen3_moe", all), ("mixtral", ExpertStacks { wide: false, ..both }), ("granitemoeshared", both)];
+    let stacked =
+        [("qwen3_moe", all), ("mixtral", ExpertStacks { wide: false, ..both }), ("granitemoeshared", both), ("nemotron_h", all)];
     let stacked = stacked.map(|(name, stacks)| (name, LoraSettings { stacks, ..LORA }));
     for (name, lora) in plain.chain(directed).chain(stacked) {
         let (policy, a) = policy(name);

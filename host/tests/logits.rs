@@ -172,6 +172,7 @@ fn experts_are_read_under_all_their_names_and_written_as_transformers_writes_the
         ("mixtral", respelt("mixtral", |all| stacked(all, "block_sparse_moe", ["w1", "w3", "w2"]))),
         ("granitemoe", respelt("granitemoe", |all| renamed(all, &[granite[0], granite[1], ["router.layer", "router"]]))),
         ("gpt2", respelt("gpt2", |all| renamed(all, &[["transformer.", ""]]))),
+        ("nemotron_h", respelt("nemotron_h", |all| renamed(all, &[["backbone.", "model."]]))),
     ] {
         let (other, (texts, want)) = (ModelFolder::open(spelt.path()).unwrap(), reference(name));
         let got = logits(&FrozenModel::new(other.decoder().unwrap()), &texts[..1]);
@@ -204,6 +205,8 @@ fn a_missing_expert_is_named_as_the_files_have_it() {
         ("mixtral", "model.layers.1.block_sparse_moe.experts.0.w2.weight"),
         ("mixtral", "model.layers.0.block_sparse_moe.gate.weight"),
         ("granitemoe", "model.layers.1.block_sparse_moe.output_linear.weight"),
+        ("nemotron_h", "backbone.layers.1.mixer.experts.2.up_proj.weight"),
+        ("nemotron_h", "backbone.layers.5.mixer.fc2_latent_proj.weight"),
     ] {
         let error = without(name, tensor);
         assert!(error.contains(tensor), "{name}: {error}");

@@ -83,6 +83,9 @@ def compare(name, rlhost, check):
     if name.startswith("deepseek"):
         queries = ["q_proj"] if name == "deepseek_v2" else ["q_a_proj", "q_b_proj"]
         targets = [*queries, "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]
+    if name.startswith("nemotron_h"):
+        # peft refuses out_proj there.
+        targets = ["in_proj", "q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
     if name.startswith("llama4"):
         # Not the router, which is a linear layer there.
         targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

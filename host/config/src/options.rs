@@ -194,8 +194,8 @@ pub struct RunConfig {
     /// Seconds that a rollout server has to answer a request, and that the run waits for a server if there is none [default: 600]
     #[schemars(extend("on_resume" = "free", "aliases" = ["vllm_server_timeout"]))]
     pub rollout_timeout_s: f64,
-    /// With rollout servers: number of updates that the policy may be ahead of the one that wrote a completion when training on it
-    /// begins; generations that this leaves room for are made while training goes on [default: 0]
+    /// With rollout servers or an agent: number of updates that the policy may be ahead of the one that wrote a completion when training
+    /// on it begins; generations that this leaves room for are made while training goes on [default: 0]
     pub max_staleness: u64,
     /// Generations whose completions the run keeps in the folder rollouts: those that no checkpoint has (unsaved), so that a resumed run
     /// trains on them, or all, so that rlhost replay --train can repeat the run; or none [default: auto, which is unsaved if an agent or

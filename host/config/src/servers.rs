@@ -45,12 +45,10 @@ impl RunConfig {
         if self.replay_rollouts.is_some() && self.rollout_log == RolloutLogMode::All {
             return Err(("rollout_log", "is of no use with replay_rollouts: the run that is replayed has the log".into()));
         }
+        self.check_staleness()?;
         if self.rollout_server.is_empty() {
-            let of_servers = [
-                ("rollout_sync", self.rollout_sync.is_some()),
-                ("rollout_sync_dir", self.rollout_sync_dir.is_some()),
-                ("max_staleness", self.max_staleness > 0),
-            ];
+            let of_servers =
+                [("rollout_sync", self.rollout_sync.is_some()), ("rollout_sync_dir", self.rollout_sync_dir.is_some())];
             return match of_servers.into_iter().find(|(_, given)| *given) {
                 Some((key, _)) => Err((key, "is about rollout servers; name one with rollout_server, or leave it out".into())),
                 None => Ok(()),
@@ -67,10 +65,6 @@ impl RunConfig {
             }
             known.push(server);
         }
-        if self.max_staleness > 0 && self.filters_prompts() {
-            let key = if self.filter_groups { "filter_groups" } else { "skip_groups" };
-            return Err((key, "is not supported with max_staleness, which draws prompts before rewards are known".into()));
-        }
         if self.has_episodes() {
             let detail = "can't generate the turns of episodes yet; leave it out, or the environment or agent";
             return Err(("rollout_server", detail.into()));
@@ -84,6 +78,25 @@ impl RunConfig {
         if self.score_sampling_support == Some(true) {
             let detail = "is not supported with rollout_server: servers don't say which tokens they could sample; use false";
             return Err(("score_sampling_support", detail.into()));
+        }
+        Ok(())
+    }
+}
+
+impl RunConfig {
+    /// Checks how far generation may be ahead of training.
+    fn check_staleness(&self) -> Result<(), (&'static str, String)> {
+        if self.max_staleness == 0 {
+            return Ok(());
+        }
+        if self.rollout_server.is_empty() && self.agent.is_empty() {
+            let detail = "is about rollout servers and agents, which write completions while training goes on; name one with \
+                          rollout_server or agent, or leave it out";
+            return Err(("max_staleness", detail.into()));
+        }
+        if self.filters_prompts() {
+            let key = if self.filter_groups { "filter_groups" } else { "skip_groups" };
+            return Err((key, "is not supported with max_staleness, which draws prompts before rewards are known".into()));
         }
         Ok(())
     }
@@ -156,7 +169,7 @@ mod tests {
     fn what_is_wrong_with_servers_is_named_by_its_key() {
         assert_eq!(fault(|_| ()), None);
         type Case = (&'static str, &'static str, fn(&mut RunConfig));
-        let cases: [Case; 8] = [
+        let cases: [Case; 9] = [
             ("rollout_server", "neither an https nor an http URL", |c| c.rollout_server[0] = "ftp://node1".into()),
             ("rollout_server", "is not a URL", |c| c.rollout_server[0] = "node one".into()),
             ("rollout_server", "http://node1:8000 twice", |c| c.rollout_server.push("http://node1:8000/v1".into())),
@@ -164,6 +177,10 @@ mod tests {
             ("rollout_sync_dir", "name one with rollout_server", |c| {
                 c.rollout_server.clear();
                 c.rollout_sync_dir = Some("/shared".into());
+            }),
+            ("max_staleness", "rollout servers and agents", |c| {
+                c.rollout_server.clear();
+                c.max_staleness = 1;
             }),
             ("rollout_dtype", "their own precision", |c| c.rollout_dtype = RolloutDtype::Int8),
             ("score_sampling_support", "use false", |c| c.score_sampling_support = Some(true)),

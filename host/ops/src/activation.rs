@@ -29,6 +29,8 @@ pub enum Activation {
     Gelu,
     /// GELU with the normal probability approximated by a hyperbolic tangent.
     GeluTanh,
+    /// The square of the positive part (So et al. 2021, arXiv 2109.08668).
+    SquaredRelu,
     /// `x * sigmoid(alpha * x)` of `min(gate, limit)`, times one plus the up projection, which is clamped to the limit (gpt-oss).
     Clamped {
         /// Factor within the logistic function.
@@ -46,7 +48,8 @@ impl Activation {
             Self::Silu => "silu",
             Self::Gelu => "gelu",
             Self::GeluTanh => "gelu_tanh",
-            // Rejected before this name is used.
+            // Rejected before these names are used.
+            Self::SquaredRelu => "squared_relu",
             Self::Clamped { .. } => "clamped",
         }
     }
@@ -76,6 +79,12 @@ fn gelu_tanh(x: f32) -> (f32, f32) {
 }
 
 #[inline(always)]
+fn squared_relu(x: f32) -> (f32, f32) {
+    let positive = x.max(0.0);
+    (positive * positive, 2.0 * positive)
+}
+
+#[inline(always)]
 fn clamped(x: f32, alpha: f32, limit: f32) -> (f32, f32) {
     let (gate, s) = (x.min(limit), sigmoid(alpha * x.min(limit)));
     (gate * s, if x > limit { 0.0 } else { s + alpha * gate * s * (1.0 - s) })
@@ -95,11 +104,15 @@ pub fn forward(gate: &Tensor, up: Option<&Tensor>, f: Activation, rounds: bool) 
         let (gate, factor) = within(gate, up, limit)?;
         return forward_by(&gate, Some(&factor), |x| clamped(x, alpha, limit), rounds);
     }
+    if f == Activation::SquaredRelu {
+        Capability::SquaredRelu.require(gate)?;
+    }
     on_device!(gate, cuda::activation::forward(gate, up, f.kernel()));
     match f {
         Activation::Silu | Activation::Clamped { .. } => forward_by(gate, up, silu, rounds),
         Activation::Gelu => forward_by(gate, up, gelu, rounds),
         Activation::GeluTanh => forward_by(gate, up, gelu_tanh, rounds),
+        Activation::SquaredRelu => forward_by(gate, up, squared_relu, rounds),
     }
 }
 
@@ -122,12 +135,16 @@ pub fn backward(
         }
         return Ok((cast(&d_gate, to)?, d_factor.map(|d| cast(&d, to)).transpose()?));
     }
+    if f == Activation::SquaredRelu {
+        Capability::SquaredRelu.require(gate)?;
+    }
     on_device!(gate, cuda::activation::backward(gate, up, dy, f.kernel()));
     match f {
         // The order of the factors is fixed, so that runs stay bit-identical across versions.
         Activation::Silu | Activation::Clamped { .. } => backward_by(gate, up, dy, silu, |dy, u, slope| dy * u * slope, rounds),
         Activation::Gelu => backward_by(gate, up, dy, gelu, |dy, u, slope| dy * slope * u, rounds),
         Activation::GeluTanh => backward_by(gate, up, dy, gelu_tanh, |dy, u, slope| dy * slope * u, rounds),
+        Activation::SquaredRelu => backward_by(gate, up, dy, squared_relu, |dy, u, slope| dy * slope * u, rounds),
     }
 }
 
@@ -305,7 +322,8 @@ mod tests {
             assert_eq!(got.dtype(), DType::BF16);
             assert_eq!(crate::to_vec(got).unwrap(), crate::to_vec(&cast(want, DType::BF16)).unwrap());
         };
-        for f in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
+        assert_eq!((squared_relu(-3.0), squared_relu(1.5)), ((0.0, 0.0), (2.25, 3.0)));
+        for f in [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::SquaredRelu] {
             for (up, wide_up) in [(None, None), (Some(&up), Some(&wide_up))] {
                 let want = forward(&wide_gate, wide_up, f, false).unwrap();
                 same(&forward(&wide_gate, wide_up, f, true).unwrap(), &want);

@@ -51,13 +51,17 @@ pub enum Capability {
     LatentAttention,
     /// Layers with other heads than others, without keys of their own, or with embeddings of their own.
     VariedLayers,
+    /// MLPs whose activation function is a squared ReLU.
+    SquaredRelu,
+    /// Layers of one part: attention, an MLP or experts.
+    SinglePartLayers,
     /// Weights, gradients and moments sharded over processes.
     DividedModels,
 }
 
 impl Capability {
     /// All capabilities.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::QuantizedWeights,
         Self::StoredWeights,
         Self::RolloutPrecision,
@@ -79,6 +83,8 @@ impl Capability {
         Self::RecurrentLayers,
         Self::LatentAttention,
         Self::VariedLayers,
+        Self::SquaredRelu,
+        Self::SinglePartLayers,
         Self::DividedModels,
     ];
 
@@ -106,6 +112,8 @@ impl Capability {
             | Self::RecurrentLayers
             | Self::LatentAttention
             | Self::VariedLayers
+            | Self::SquaredRelu
+            | Self::SinglePartLayers
             | Self::DividedModels => false,
         }
     }
@@ -134,6 +142,8 @@ impl Capability {
             Self::RecurrentLayers => "recurrent layers",
             Self::LatentAttention => "attention with compressed keys and values",
             Self::VariedLayers => "layers whose heads differ, that share keys or that have embeddings of their own",
+            Self::SquaredRelu => "squared ReLU",
+            Self::SinglePartLayers => "layers of one part",
             Self::DividedModels => "models divided among processes",
         }
     }

@@ -12,7 +12,7 @@ use super::slices::{SharedPointer, read, tensor, write};
 use super::view::{MatrixView, Precision};
 use super::weight_storage::WeightValues;
 use super::{Error, Result, matrix_dims, on_device};
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -37,6 +37,13 @@ impl Routes {
                 }
             });
         })
+    }
+
+    /// Returns each token's sum of its sorted rows, each times its weight, `[n, D]`.
+    pub fn sums(&self, rows: &Tensor, n: usize) -> Result<Tensor> {
+        let sums = Tensor::zeros((n, matrix_dims(rows).1), DType::F32, rows.device())?;
+        self.gather_into(&sums, rows, true)?;
+        Ok(sums)
     }
 
     /// Returns sorted rows, each times its weight, `[R, I]`.

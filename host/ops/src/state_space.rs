@@ -1,4 +1,4 @@
-//! A state space layer between its projections (Mamba 2; Dao and Gu 2024, arXiv 2405.21060; Granite 4): a short convolution of values, keys
+//! A state space layer between its projections (Mamba 2; Dao and Gu 2024, arXiv 2405.21060; Granite 4, Nemotron-H): a short convolution of values, keys
 //! and queries with SiLU, the rule of `delta_rule.rs` without corrections, a term proportional to the values, and a norm of the results
 //! times SiLU of a gate.
 //!

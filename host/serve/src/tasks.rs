@@ -66,6 +66,11 @@ pub trait EpisodeObserver {
     /// Called with the progress so far.
     fn progressed(&mut self, progress: EpisodeProgress);
 
+    /// Returns whether the generation is no longer needed: its episodes then end at once, and fail.
+    fn is_discarded(&self) -> bool {
+        false
+    }
+
     /// Called with the result of the episode at index `at`.
     fn ended(&mut self, at: usize, end: TaskEnd);
 }
@@ -185,6 +190,9 @@ impl TaskQueue {
         self.offers.send_replace(());
         loop {
             self.expire(&mut state, rules.timeout);
+            if audience.is_discarded() {
+                self.discard(&mut state);
+            }
             let (progress, now) = (state.progress(), Instant::now());
             let ends = state.take_ends();
             if !ends.is_empty() {
@@ -205,6 +213,12 @@ impl TaskQueue {
         state.stages.clear();
     }
 
+    /// Makes [`TaskQueue::play`] check whether its generation is still needed.
+    pub fn wake(&self) {
+        drop(self.lock());
+        self.ended.notify_all();
+    }
+
     /// Reports to waiting requests that no more episodes follow.
     pub fn finish(&self) {
         self.lock().is_finished = true;
@@ -220,11 +234,19 @@ impl TaskQueue {
         }
         let is_quiet = state.open == 0 && state.last_activity.is_some_and(|heard| heard.elapsed() >= timeout);
         if is_quiet {
-            for at in std::mem::take(&mut state.offered) {
-                let failed = Some(format!("has no driver: none began the episode within {seconds} s (timeout_s)"));
-                state.stages[at] = TaskStage::Ended(Some(TaskEnd { failed, ..TaskEnd::default() }));
+            state.end_offered(&format!("has no driver: none began the episode within {seconds} s (timeout_s)"));
+        }
+    }
+
+    /// Ends all episodes.
+    fn discard(&self, state: &mut TaskQueueState) {
+        const REASON: &str = "is no longer needed";
+        for at in 0..state.stages.len() {
+            if matches!(state.stages[at], TaskStage::Open(_)) {
+                self.end(state, at, Some(REASON.to_owned()));
             }
         }
+        state.end_offered(REASON);
     }
 
     /// Ends an episode in progress. It fails for this reason, or if its report is wrong. Returns the number of its calls.
@@ -336,6 +358,14 @@ impl TaskQueueState {
     fn find(&self, session: &AgentSession) -> Option<usize> {
         let is = |stage: &TaskStage| matches!(stage, TaskStage::Open(open) if std::ptr::eq(&*open.session, session));
         self.stages.iter().position(is)
+    }
+
+    /// Ends the episodes that are not taken, for this reason.
+    fn end_offered(&mut self, reason: &str) {
+        for at in std::mem::take(&mut self.offered) {
+            let failed = Some(reason.to_owned());
+            self.stages[at] = TaskStage::Ended(Some(TaskEnd { failed, ..TaskEnd::default() }));
+        }
     }
 
     /// Returns the results of episodes that ended since the last call.

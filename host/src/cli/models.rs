@@ -73,7 +73,7 @@ fn judge(named: &str) -> Result<(), CommandFailure> {
     })?;
     let family = a.family.description();
     say!("{shown}: {}, which is supported", family.name);
-    let layers = match a.layers - a.attending() {
+    let layers = match a.recurring() {
         0 => format!("{} layers", a.layers),
         recurrent => format!("{} layers, {recurrent} of them recurrent", a.layers),
     };

@@ -130,6 +130,7 @@ fn for_family(family: Family) -> Option<LlamaCppGraph> {
         | Family::Llama4
         | Family::Ministral
         | Family::Ministral3
+        | Family::NemotronH
         | Family::Olmo3
         | Family::Qwen2Moe
         | Family::Qwen3_5

@@ -42,7 +42,9 @@ pub(super) fn parts(
     for (number, layer) in weights.layers.iter().enumerate() {
         let name = |part: &str| format!("blk.{number}.{part}");
         all.attention(&name, &layer.qkv)?;
-        all.linear(&name("attn_output"), &layer.o);
+        if let Some(output) = &layer.o {
+            all.linear(&name("attn_output"), output);
+        }
         if let Some(unit) = &layer.unit {
             all.unit(&name, &unit.wide, &unit.down)?;
         }

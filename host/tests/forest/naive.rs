@@ -110,7 +110,7 @@ impl NaiveDecoder<'_> {
             (0..3).map(|i| joined.narrow(2, first[i], counts[i])).collect::<Result<_>>()?
         } else {
             let apart = ["q", "k", "v"].into_iter().zip(counts).map(|(part, count)| {
-                let y = self.linear(x, &name(&format!("self_attn.{part}_proj")))?;
+                let y = self.linear(x, &name(&format!("{}.{part}_proj", attention_of(a.family))))?;
                 // Each query is followed by the gate of its output.
                 let y = if part == "q" && a.output_gate {
                     y.reshape((b, t, count, 2 * c))?.narrow(3, 0, c)?.contiguous()?
@@ -183,6 +183,7 @@ impl NaiveDecoder<'_> {
             Family::GptNeoX => "attention.dense",
             Family::Gpt2 => "attn.c_proj",
             Family::Lfm2 | Family::Lfm2Moe => "self_attn.out_proj",
+            Family::NemotronH => "mixer.o_proj",
             _ => "self_attn.o_proj",
         };
         let y = y.reshape((b, t, h.heads * h.head_dim))?;
@@ -301,7 +302,8 @@ impl NaiveDecoder<'_> {
 
     /// Computes a state space, token by token, in f64 between its projections.
     fn state_space(&self, x: &Tensor, layer: &str, h: DeltaHeads, limits: [f32; 2]) -> Result<Tensor> {
-        let ((b, t, _), name) = (x.dims3()?, |part: &str| format!("{layer}.mamba.{part}"));
+        let folder = if self.a.family == Family::NemotronH { "mixer" } else { "mamba" };
+        let ((b, t, _), name) = (x.dims3()?, |part: &str| format!("{layer}.{folder}.{part}"));
         let wide = |t: &Tensor| t.to_dtype(DType::F64);
         let (inner, row, each) = (h.value_width(), h.row_width(), h.values / h.keys);
         let joined = wide(&self.linear(x, &name("in_proj"))?)?;
@@ -359,7 +361,7 @@ impl NaiveDecoder<'_> {
             let rank = t.arg_sort_last_dim(false)?.arg_sort_last_dim(true)?;
             rank.lt(best as u32)?.to_dtype(DType::F32)
         };
-        let corrections = ["mlp.gate.e_score_correction_bias", "feed_forward.expert_bias"];
+        let corrections = ["mlp.gate.e_score_correction_bias", "mixer.gate.e_score_correction_bias", "feed_forward.expert_bias"];
         let (p, by) = match corrections.iter().find_map(|name| self.vars.get(&format!("{layer}.{name}"))) {
             Some(correction) => {
                 let p = sigmoid(logits)?;
@@ -397,6 +399,7 @@ impl NaiveDecoder<'_> {
             Family::GptOss => ("mlp", "router"),
             Family::Lfm2Moe => ("feed_forward", "gate"),
             Family::Llama4 => ("feed_forward", "router"),
+            Family::NemotronH => ("mixer", "gate"),
             family if family.is_granite() => ("block_sparse_moe", "router"),
             _ => ("mlp", "gate"),
         };
@@ -409,7 +412,8 @@ impl NaiveDecoder<'_> {
             weights = weights.broadcast_div(&(weights.sum_keepdim(1)? + f64::from(mixture.routing.epsilon))?)?;
         }
         weights = (weights * f64::from(mixture.routing.factor))?;
-        let (wide, down) = (format!("{layer}.{folder}.experts.gate_up_proj"), format!("{layer}.{folder}.experts.down_proj"));
+        let first = if self.a.gated { "gate_up_proj" } else { "up_proj" };
+        let (wide, down) = (format!("{layer}.{folder}.experts.{first}"), format!("{layer}.{folder}.experts.down_proj"));
         let matrix = |stack: &str, expert: usize| -> Result<Tensor> {
             let w = self.var(&format!("{stack}.weight")).get(expert)?;
             let part = |part: &str| self.vars.get(&format!("{stack}.{part}.weight"));
@@ -422,14 +426,18 @@ impl NaiveDecoder<'_> {
             Some(biases) => y.broadcast_add(&biases.get(expert)?),
             None => Ok(y),
         };
+        let through = |x: &Tensor, part: &str| self.linear(x, &format!("{layer}.mixer.{part}_latent_proj"));
+        let x = if mixture.latent.is_some() { through(&x, "fc1")? } else { x };
         let mut sum = x.zeros_like()?;
         let inputs = self.a.family == Family::Llama4;
         for expert in 0..mixture.experts {
             let weight = weights.narrow(1, expert, 1)?;
             let x = if inputs { x.broadcast_mul(&weight)? } else { x.clone() };
             let both = biased(x.matmul(&matrix(&wide, expert)?.t()?)?, &wide, expert)?;
-            let (gate, up) = (both.narrow(1, 0, mixture.width)?, both.narrow(1, mixture.width, mixture.width)?);
+            let gate = both.narrow(1, 0, mixture.width)?;
+            let up = if self.a.gated { both.narrow(1, mixture.width, mixture.width)? } else { gate.clone() };
             let active = match self.a.activation {
+                Activation::SquaredRelu => gate.relu()?.sqr(),
                 Activation::Clamped { alpha, limit } => {
                     let (gate, up) = (gate.minimum(f64::from(limit))?, up.clamp(-limit, limit)?);
                     (&gate * sigmoid(&(&gate * f64::from(alpha))?)?)? * (up + 1.0)?
@@ -439,6 +447,7 @@ impl NaiveDecoder<'_> {
             let y = biased(active.matmul(&matrix(&down, expert)?.t()?)?, &down, expert)?;
             sum = (sum + if inputs { y } else { y.broadcast_mul(&weight)? })?;
         }
+        let sum = if mixture.latent.is_some() { through(&sum, "fc2")? } else { sum };
         sum.reshape((b, t, d))
     }
 
@@ -465,22 +474,32 @@ impl NaiveDecoder<'_> {
             }
             Family::DeepseekV2 | Family::DeepseekV3 | Family::Glm4Moe => gated("mlp.shared_experts"),
             Family::Llama4 => gated("feed_forward.shared_expert"),
+            Family::NemotronH => {
+                let name = |part: &str| format!("{layer}.mixer.shared_experts.{part}");
+                self.linear(&self.linear(x, &name("up_proj"))?.relu()?.sqr()?, &name("down_proj"))
+            }
             _ => self.unit(x, layer),
         }
     }
 
     fn unit(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
-        let folder = if self.a.family == Family::Llama4 { "feed_forward" } else { "mlp" };
+        let folder = match self.a.family {
+            Family::Llama4 => "feed_forward",
+            Family::NemotronH => "mixer",
+            _ => "mlp",
+        };
         let name = |part: &str| format!("{layer}.{folder}.{part}");
         let f = |x: &Tensor| match self.a.activation {
             Activation::Silu => x.silu(),
             Activation::Gelu => x.gelu_erf(),
             Activation::GeluTanh => x.gelu(),
+            Activation::SquaredRelu => x.relu()?.sqr(),
             Activation::Clamped { .. } => candle_core::bail!("a clamped unit"),
         };
         let i = self.a.intermediate_size;
         match self.a.family {
             Family::GptNeoX => self.linear(&f(&self.linear(x, &name("dense_h_to_4h"))?)?, &name("dense_4h_to_h")),
+            Family::NemotronH => self.linear(&f(&self.linear(x, &name("up_proj"))?)?, &name("down_proj")),
             Family::Starcoder2 | Family::Gpt2 => self.linear(&f(&self.linear(x, &name("c_fc"))?)?, &name("c_proj")),
             Family::Glm4 | Family::Phi3 => {
                 let both = self.linear(x, &name("gate_up_proj"))?;
@@ -512,6 +531,7 @@ impl NaiveDecoder<'_> {
             Family::Lfm2 | Family::Lfm2Moe => {
                 ["model.embed_tokens.weight", "model.layers", "model.embedding_norm", "lm_head.weight"]
             }
+            Family::NemotronH => ["model.embeddings.weight", "model.layers", "model.norm_f", "lm_head.weight"],
             _ => ["model.embed_tokens.weight", "model.layers", "model.norm", "lm_head.weight"],
         };
         let mut x = self.var(embedding).index_select(&ids.flatten_all()?, 0)?.reshape((b, t, a.hidden_size))?;
@@ -525,6 +545,10 @@ impl NaiveDecoder<'_> {
             let layer = format!("{layers}.{l}");
             let norm = |x: &Tensor, name: &str| self.norm_if(x, &format!("{layer}.{name}"));
             let [first, attended, before, fed] = norms_of(a.family);
+            if a.feeds(l) && !a.mixes(l) {
+                x = (&x + self.fed(&norm(&x, before)?, &layer, l)?)?;
+                continue;
+            }
             let read = norm(&x, first)?;
             let mixed = match a.recurrence.as_ref().filter(|_| a.is_recurrent(l)).map(|recurrence| recurrence.kind) {
                 None => self.attention(&read, &layer, l)?,
@@ -534,6 +558,10 @@ impl NaiveDecoder<'_> {
             };
             let y = norm(&mixed, attended)?;
             let middle = (&x + (y * residual)?)?;
+            if !a.feeds(l) {
+                x = middle;
+                continue;
+            }
             let read = if a.parallel { &x } else { &middle };
             let y = norm(&self.fed(&norm(read, before)?, &layer, l)?, fed)?;
             let input = inputs.as_ref().map(|all| all.narrow(2, l, 1)?.squeeze(2)).transpose()?;
@@ -558,8 +586,14 @@ fn norms_of(family: Family) -> [&'static str; 4] {
         Family::Glm4 => [input, "post_self_attn_layernorm", behind, "post_mlp_layernorm"],
         Family::Gpt2 => ["ln_1", "", "ln_2", ""],
         Family::Lfm2 | Family::Lfm2Moe => ["operator_norm", "", "ffn_norm", ""],
+        Family::NemotronH => ["norm", "", "norm", ""],
         _ => [input, "", behind, ""],
     }
+}
+
+/// Returns the name of the module of attention.
+fn attention_of(family: Family) -> &'static str {
+    if family == Family::NemotronH { "mixer" } else { "self_attn" }
 }
 
 fn bounded(x: Tensor, cap: Option<f32>) -> Result<Tensor> {

@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from Llama.
 
 /// Folder names of the fixtures.
-pub const FAMILIES: [&str; 47] = [
+pub const FAMILIES: [&str; 49] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -45,6 +45,8 @@ pub const FAMILIES: [&str; 47] = [
     "deepseek_v2_greedy",
     "deepseek_v3",
     "deepseek_v3_dense",
+    "nemotron_h",
+    "nemotron_h_dense",
     "gemma4",
     "gemma4_dense",
     "gemma4_unified",
@@ -52,7 +54,7 @@ pub const FAMILIES: [&str; 47] = [
 ];
 
 /// Fixtures that devices have no kernels for.
-const OF_THE_CPU: [&str; 25] = [
+const OF_THE_CPU: [&str; 27] = [
     "cohere2",
     "deepseek_v2",
     "deepseek_v2_greedy",
@@ -78,6 +80,8 @@ const OF_THE_CPU: [&str; 25] = [
     "qwen3_next",
     "granitemoehybrid",
     "granitemoehybrid_dense",
+    "nemotron_h",
+    "nemotron_h_dense",
 ];
 
 /// Returns the fixtures that devices have kernels for.

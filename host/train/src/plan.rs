@@ -252,6 +252,14 @@ pub(super) struct RolloutPlan {
     pub logs: LogPlan,
     pub episode_limits: EpisodeLimits,
     pub seed: u64,
+    pub off_policy: OffPolicyPlan,
+}
+
+/// How far the policy that learns from completions may be from the one that wrote them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OffPolicyPlan {
+    /// Maximum number of updates by which the policy may be ahead of a completion.
+    pub max_staleness: u64,
     /// Whether log-probabilities for later updates come from a training pass instead of sampling.
     pub recomputes_old_logp: bool,
 }
@@ -283,8 +291,6 @@ pub(super) struct ServerPlan {
     pub folder: SyncFolder,
     /// Time limit for an answer, and for waiting for a server.
     pub timeout: Duration,
-    /// Maximum number of updates by which the policy may be ahead of a completion.
-    pub max_staleness: u64,
 }
 
 /// A folder through which servers get weights.
@@ -314,7 +320,6 @@ impl ServerPlan {
             sync: config.rollout_sync,
             folder: SyncFolder::new(config),
             timeout: config.rollout_timeout(),
-            max_staleness: config.max_staleness,
         })
     }
 }
@@ -375,7 +380,11 @@ impl RolloutPlan {
             logs: LogPlan { logged: config.rollout_log(), replayed: config.replay_rollouts.as_ref().map(PathBuf::from) },
             episode_limits: EpisodeLimits { turns: config.max_turns, tokens: config.max_episode_tokens.unwrap_or(usize::MAX) },
             seed: config.seed,
-            recomputes_old_logp: config.old_logp == Some(OldLogpSource::Recompute),
+            off_policy: OffPolicyPlan {
+                // A replay writes nothing.
+                max_staleness: if config.replay_rollouts.is_none() { config.max_staleness } else { 0 },
+                recomputes_old_logp: config.old_logp == Some(OldLogpSource::Recompute),
+            },
         }
     }
 }

@@ -208,13 +208,60 @@ for line in sys.stdin:
     let run: Vec<&str> = run.iter().copied().filter(|word| !["--agent", ""].contains(word)).collect();
     place.run(&run).succeeded();
     assert_eq!(place.figure("run", "episodes/failed"), [0.0; 3]);
-    // Two programs have played all of 24 episodes, and those of the samples that are printed.
+    // Two programs have played all of 24 episodes.
     let played = place.figure("run", "agent/played");
     assert!(played[2] > 8.0 && played.is_sorted(), "{played:?}");
     for line in place.lines("run/completions.jsonl") {
         let letters = line["messages"][1]["content"].as_str().unwrap().matches('e').count();
         assert_eq!(line["rewards"]["agent"], letters as f64);
     }
+}
+
+#[test]
+fn episodes_are_played_while_training_goes_on_by_the_weights_that_began_them() {
+    if !has("python3") {
+        return;
+    }
+    // Lengths differ, so that the first step learns something.
+    let place = place(&LETTERS.replace("said[\"content\"].count(\"e\")", "len(said[\"content\"])"));
+    let run = |name: &'static str, more: &[&str]| {
+        let given = [&["--max-steps", "4", "--save-steps", "2", "--max-staleness", "1"], more].concat();
+        place.run(&arguments("python3 agent.py", name, &given)).succeeded();
+        let tokens = |step: u64| -> Vec<Value> {
+            let lines = place.lines(&format!("{name}/completions.jsonl"));
+            lines.iter().filter(|line| line["step"] == step).map(|line| line["completion_ids"].clone()).collect()
+        };
+        [0, 1, 2, 3].map(tokens)
+    };
+    let (ahead, frozen) = (run("ahead", &["--learning-rate", "0.01"]), run("frozen", &["--learning-rate", "0"]));
+    // The second generation began before the first update, and its agents may have asked after it.
+    assert_eq!(place.figure("ahead", "rollout/staleness/max"), [0.0, 1.0, 1.0, 1.0]);
+    assert!(ahead[..2] == frozen[..2] && ahead[2] != frozen[2] && ahead[0] != ahead[1]);
+    assert_eq!(place.figure("ahead", "agent/calls"), [2.0; 4]);
+    // Log-probabilities are those of sampling where the weights are the same.
+    let differences = place.figure("frozen", "sampling/sampling_logp_difference/max");
+    assert!(differences.len() == 4 && differences.iter().all(|difference| *difference < 1e-3), "{differences:?}");
+    // A run that resumes trains on the completions that the log has, whatever weights it would begin them with.
+    place.copy_as_after("ahead", 2, "half");
+    place.run(&["resume", "half", "--max-steps", "4"]).succeeded();
+    place.assert_same_end("half", "ahead", 4, "model.safetensors");
+    // Without the log it plays what was under way again, with the weights that it has.
+    place.copy_as_after("ahead", 2, "anew");
+    std::fs::remove_dir_all(place.path("anew/rollouts")).unwrap();
+    place.run(&["resume", "anew", "--max-steps", "4"]).succeeded();
+    assert_eq!(place.figure("anew", "rollout/staleness/max"), [0.0, 1.0, 0.0, 1.0]);
+}
+
+#[test]
+fn a_run_that_ends_kills_the_programs_that_play_ahead() {
+    if !has("python3") {
+        return;
+    }
+    let hangs = "if os.environ[\"RLHOST_EPISODE\"].startswith(\"train-3\"):\n    open(\"ahead\", \"w\").close()\n    time.sleep(100000)\n";
+    let place = place(&format!("{hangs}{LETTERS}"));
+    let given = ["--max-steps", "2", "--max-staleness", "1", "--set", "agent.timeout_s=100000"];
+    place.run(&arguments("python3 agent.py", "run", &given)).succeeded();
+    assert_eq!(place.figure("run", "agent/calls"), [2.0; 2]);
 }
 
 #[test]

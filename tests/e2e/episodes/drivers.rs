@@ -219,6 +219,37 @@ fn a_run_that_is_killed_while_drivers_play_ends_as_if_it_had_not_been() {
     place.assert_same_end("killed", "whole", 20, "model.safetensors");
 }
 
+#[test]
+fn drivers_play_while_training_goes_on() {
+    let (place, address) = (place(), free_address());
+    listening(&place, &address, "");
+    let of = |run: &'static str, more: &[&'static str]| {
+        arguments(run, &[&["--config", "agent.toml", "--max-steps", "4", "--max-staleness", "1"], more].concat())
+    };
+    let (ahead, frozen) = (of("ahead", &[]), of("frozen", &["--learning-rate", "0"]));
+    driven(&DriverClient::new(&address, KEY), 2, || {
+        place.run(&ahead).succeeded();
+        place.run(&frozen).succeeded();
+    });
+    assert_eq!(place.figure("ahead", "rollout/staleness/max"), [0.0, 1.0, 1.0, 1.0]);
+    let tokens = |run: &str| -> Vec<Value> {
+        let lines = place.lines(&format!("{run}/completions.jsonl"));
+        lines.iter().filter(|line| line["step"].as_u64() < Some(2)).map(|line| line["completion_ids"].clone()).collect()
+    };
+    assert!(tokens("ahead").len() == 16 && tokens("ahead") == tokens("frozen"));
+    // Nobody plays what was begun before the last step, and the run need not wait for it.
+    let mut alone = place.start_piped(&of("alone", &["--set", "agent.timeout_s=100000"]));
+    let client = DriverClient::new(&address, KEY);
+    let mut played = 0;
+    while played < 32 {
+        match client.next() {
+            Some(task) => played += usize::from(play_letters(&client.session(&task), &task).is_some()),
+            None => assert!(alone.try_wait().unwrap().is_none(), "the run ended after {played} episodes"),
+        }
+    }
+    assert!(alone.wait().unwrap().success());
+}
+
 /// Starts a run, and returns it when its drivers could take an episode.
 fn started(place: &TestFolder, client: &DriverClient, arguments: &[&str]) -> Child {
     let mut child = place.start_piped(arguments);

@@ -214,9 +214,9 @@ fn a_model_is_judged_by_its_configuration_alone() {
     write("layers", &text.replacen("full_attention", "moe", 1));
     let refused = place.run(&["models", "layers"]);
     assert!(refused.code == Some(2) && refused.stderr.contains("layer_types"), "{}", refused.stderr);
-    write("unknown", &text.replacen("\"granitemoehybrid\"", "\"nemotron_h\"", 1));
+    write("unknown", &text.replacen("\"granitemoehybrid\"", "\"mamba9\"", 1));
     let refused = place.run(&["models", "unknown"]);
-    assert!(refused.code == Some(2) && refused.stderr.contains("nemotron_h"), "{}", refused.stderr);
+    assert!(refused.code == Some(2) && refused.stderr.contains("mamba9"), "{}", refused.stderr);
     assert_eq!(place.run(&["models", "nothing-here"]).code, Some(2));
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::process::Command;
 
 /// Families with recurrent layers, of which the second of three attends, and how many of their tensors belong to a recurrence.
-fn families() -> [(Value, usize); 6] {
+fn families() -> [(Value, usize); 7] {
     let lfm2 = json!({
         "model_type": "lfm2", "block_multiple_of": 8, "conv_L_cache": 3, "conv_bias": true,
         "layer_types": ["conv", "full_attention", "conv"],
@@ -33,7 +33,12 @@ fn families() -> [(Value, usize); 6] {
         "model_type": "granitemoehybrid", "layer_types": ["mamba", "attention", "mamba"], "mamba_n_heads": 4, "mamba_d_state": 8,
         "mamba_n_groups": 2, "mamba_proj_bias": true, "num_local_experts": 4, "shared_intermediate_size": 24, "intermediate_size": 16,
     });
-    [(lfm2, 6), (qwen, 9), (lfm2_moe, 6), (qwen_moe, 9), (qwen_next, 7), (granite, 10)]
+    let nemotron = json!({
+        "model_type": "nemotron_h", "hybrid_override_pattern": "M*ME-", "num_hidden_layers": 5, "head_dim": 8, "mamba_num_heads": 4,
+        "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2, "use_bias": true, "n_routed_experts": 4, "moe_intermediate_size": 16,
+        "moe_shared_expert_intermediate_size": 24,
+    });
+    [(lfm2, 6), (qwen, 9), (lfm2_moe, 6), (qwen_moe, 9), (qwen_next, 7), (granite, 10), (nemotron, 10)]
 }
 
 /// A folder with a small model of a family as `model`, and rows as `rows.jsonl`.
@@ -65,7 +70,11 @@ fn grpo(place: &TestFolder, run: &str, more: &[&str]) {
 fn a_model_with_recurrent_layers_learns_from_what_it_generates_and_resumes_bit_for_bit() {
     for (family, tensors) in families() {
         let place = place(&family);
-        let of_recurrence = |name: &str| [".conv.", ".linear_attn.", ".mamba."].iter().any(|part| name.contains(part));
+        let is_nemotron = family["model_type"] == "nemotron_h";
+        let of_mixer =
+            |name: &str| is_nemotron && name.contains(".mixer.") && ["layers.0.", "layers.2."].iter().any(|l| name.contains(l));
+        let of_recurrence =
+            |name: &str| of_mixer(name) || [".conv.", ".linear_attn.", ".mamba."].iter().any(|part| name.contains(part));
         grpo(&place, "whole", &[]);
         let norms = place.figure("whole", "grad_norm");
         assert!(norms.len() == 3 && norms.iter().all(|norm| norm.is_finite() && *norm > 0.0), "{norms:?}");
@@ -83,7 +92,9 @@ fn a_model_with_recurrent_layers_learns_from_what_it_generates_and_resumes_bit_f
         grpo(&place, "adapter", &["--use-peft", "--lora-r", "2", "--lora-target-modules", "all-linear"]);
         place.assert_resumes("adapter", 2, 3, "adapter_model.safetensors");
         let adapter = place.tensors("adapter/checkpoint-3/adapter_model.safetensors");
-        let projections = before.keys().filter(|name| of_recurrence(name) && name.contains("_proj") && name.ends_with("weight"));
+        let adapted =
+            |name: &str| name.contains("_proj") && name.ends_with("weight") && !(is_nemotron && name.contains("out_proj"));
+        let projections = before.keys().filter(|name| of_recurrence(name) && adapted(name));
         assert_eq!(adapter.keys().filter(|name| of_recurrence(name)).count(), 2 * projections.count(), "{:?}", adapter.keys());
         place.run(&["merge", "adapter/checkpoint-3", "merged"]).succeeded();
         let continued = |model: &str| {

@@ -74,7 +74,7 @@ impl LayerWeights {
             all.extend(maps.queries.as_mut().map(|map| (names.second[0], map)));
             all.push((names.second[1], &mut maps.keys_and_values));
         }
-        all.push((names.mixed(recurrent), o));
+        all.extend(o.as_mut().map(|o| (names.mixed(recurrent), o)));
         if let Some(MlpProjections { wide, down, .. }) = unit {
             all.extend(named(wide_names).zip(wide));
             all.push((down_name, down));
@@ -97,13 +97,15 @@ impl Architecture {
     /// Returns the short names of the layers' linear maps that an adapter can apply to, in order.
     pub fn modules(&self) -> Vec<&'static str> {
         let names = self.family.description().names;
-        // In mixtures whose files store each expert separately, peft takes these names for the experts, even in a layer that has an MLP.
+        // In some mixtures whose files store each expert separately, peft takes these names for the experts, even in a layer that has an MLP.
         let taken = self.mixture.is_some() && names.experts.is_some_and(ExpertNames::are_apart);
         let adapted = !taken && (0..self.layers).any(|layer| self.has_unit(layer));
         let of_unit = names.mlp.iter().chain([&names.down]).filter(|_| adapted);
         let mut all = Vec::new();
-        let of_kind = |recurrent: bool| names.inputs(recurrent).iter().copied().chain([names.mixed(recurrent)]);
-        let has = |recurrent: &bool| (0..self.layers).any(|layer| self.is_recurrent(layer) == *recurrent);
+        let output =
+            |recurrent: bool| Some(names.mixed(recurrent)).filter(|_| !recurrent || self.family.adapts_behind_recurrences());
+        let of_kind = |recurrent: bool| names.inputs(recurrent).iter().copied().chain(output(recurrent));
+        let has = |recurrent: &bool| (0..self.layers).any(|layer| self.mixes(layer) && self.is_recurrent(layer) == *recurrent);
         let mixers = [true, false].into_iter().filter(has).flat_map(of_kind);
         let mixers = self.latent_modules().unwrap_or_else(|| mixers.collect());
         let of_inputs = STAGE_MAPS.into_iter().chain([PROJECTION]).filter(|_| self.layer_input_width().is_some());

@@ -5,7 +5,9 @@ use super::families::{FAMILIES, Family};
 use super::ignored_keys;
 use super::json::ConfigObject;
 use super::latent::LatentAttention;
+use super::layer_blocks::LayerBlock;
 use super::layer_kinds::{LayerKinds, kinds};
+use super::mamba;
 use super::mixture::Mixture;
 use super::names::ExpertNames;
 use super::query_scale::QueryScale;
@@ -61,6 +63,8 @@ pub struct Architecture {
     pub mixture: Option<Mixture>,
     /// Number of layers.
     pub layers: usize,
+    /// The only part of each layer; `None` if layers have attention or a recurrence, and an MLP or experts.
+    pub blocks: Option<Vec<LayerBlock>>,
     /// Attention heads.
     pub heads: Heads,
     /// Vocabulary, `V`.
@@ -190,21 +194,22 @@ impl Architecture {
     }
 
     fn from_family_config(config: &ConfigObject, family: Family) -> std::result::Result<Self, String> {
-        use Family::{Cohere2, Gpt2, GptNeoX, Starcoder2};
+        use Family::{Gpt2, GptNeoX, NemotronH, Starcoder2};
         let described = family.description();
         let key = |common: &'static str| own_key(config, family, common);
         let hidden_size = config.needed_size(key("hidden_size"), MOST_HIDDEN)?;
         let latent = LatentAttention::read(config, family)?;
         let heads = latent.map_or_else(|| heads(config, family, hidden_size), |latent| Ok(latent.wide_heads()))?;
         let turned = latent.map_or(heads.head_dim, |latent| latent.heads.rotated);
-        let layers = config.needed_size(key("num_hidden_layers"), MOST_LAYERS)?;
+        let blocks = LayerBlock::read(config, family)?;
+        let layers = layers(config, key("num_hidden_layers"), blocks.as_deref())?;
         let configured = config.size(key("max_position_embeddings"), MOST_POSITIONS)?.unwrap_or(described.positions);
         let rope = RopeContext { family, head_dim: turned, max_positions: configured };
-        let rope = if family == Gpt2 { None } else { Some(resolve(config, &rope)?) };
+        let rope = if matches!(family, Gpt2 | NemotronH) { None } else { Some(resolve(config, &rope)?) };
         let max_positions = rope.as_ref().and_then(|rope| rope.limit).unwrap_or(configured);
         let ropes: Vec<Rope> =
             rope.into_iter().flat_map(|ModelRopes { full, sliding, .. }| [Some(full), sliding]).flatten().collect();
-        let recurrence = Recurrence::read(config, family, layers)?;
+        let recurrence = recurrence(config, family, (layers, blocks.as_deref()))?;
         let LayerKinds { windows, rotary } = match &recurrence {
             Some(recurrence) => recurrence.kinds(rotates(config, family)?),
             None => kinds(config, family, layers, ropes.len() > 1)?,
@@ -212,7 +217,7 @@ impl Architecture {
         let varied = VariedLayers::read(config, family, &windows, heads)?;
         let LinearBiases { qkv, output, mlp } = biases(config, family)?;
         let factors = factors(config, family, hidden_size, heads, latent.as_ref())?;
-        let mixture = Mixture::read(config, family, layers)?;
+        let mixture = Mixture::read(config, family, (layers, blocks.as_deref()))?;
         let intermediate_size = intermediate_size(config, family, hidden_size, mixture.as_ref())?;
         Ok(Self {
             family,
@@ -220,6 +225,7 @@ impl Architecture {
             intermediate_size,
             mixture,
             layers,
+            blocks,
             heads,
             vocab_size: config.needed_size("vocab_size", MOST_TOKENS)?,
             max_positions,
@@ -232,12 +238,8 @@ impl Architecture {
             head_norms: head_norms(config, family)?,
             projections: projections(family),
             activation: activation_of(config, family)?,
-            gated: !matches!(family, Gpt2 | GptNeoX | Starcoder2),
-            parallel: match family {
-                Cohere2 => true,
-                GptNeoX => config.flag("use_parallel_residual")?.unwrap_or(true),
-                _ => false,
-            },
+            gated: !matches!(family, Gpt2 | GptNeoX | NemotronH | Starcoder2),
+            parallel: is_parallel(config, family)?,
             windows: windows.into_iter().map(|size| size.filter(|size| *size < max_positions)).collect(),
             recurrence,
             latent,
@@ -301,36 +303,15 @@ impl Architecture {
             (self.has_recurrent_layers(), Capability::RecurrentLayers),
             (self.latent.is_some(), Capability::LatentAttention),
             (self.varied.is_some(), Capability::VariedLayers),
+            (self.activation == Activation::SquaredRelu, Capability::SquaredRelu),
+            (self.blocks.is_some(), Capability::SinglePartLayers),
         ];
         all.into_iter().filter_map(|(needed, capability)| needed.then_some(capability)).collect()
     }
 
-    /// Returns the number of values of all matrices.
-    pub fn values_of_matrices(&self) -> u128 {
-        let (hidden, tokens) = (self.hidden_size as u128, self.vocab_size as u128);
-        let mixer = |layer: usize| self.mixer_width(layer) as u128;
-        let wide = if self.gated { 3 } else { 2 };
-        let unit = |layer: usize| wide * self.unit_width(layer) as u128;
-        let experts = self.mixture.as_ref().map_or(0, |m| m.experts as u128 * (3 * m.width as u128 + 1));
-        let of = |has: bool, width: u128| if has { width } else { 0 };
-        let sparse = |layer: usize| self.mixture.as_ref().is_some_and(|m| m.sparse[layer]);
-        let second = self.latent.map_or(0, |latent| latent.values_of_second() as u128);
-        let layer =
-            |layer: usize| second + hidden * (mixer(layer) + of(self.has_unit(layer), unit(layer)) + of(sparse(layer), experts));
-        let tables = hidden * tokens * if self.tied { 1 } else { 2 } + self.values_of_layer_inputs();
-        tables + (0..self.layers).map(layer).sum::<u128>()
-    }
-
-    /// Returns the number of values of experts' matrices, without routers.
-    pub fn values_of_experts(&self) -> u128 {
-        let of_layer = |mixture: &Mixture| 3 * (mixture.experts * mixture.width) as u128 * self.hidden_size as u128;
-        let sparse = |mixture: &Mixture| mixture.sparse.iter().filter(|sparse| **sparse).count() as u128;
-        self.mixture.as_ref().map_or(0, |mixture| sparse(mixture) * of_layer(mixture))
-    }
-
     /// Returns whether a layer has an MLP that every token goes through.
     pub(super) fn has_unit(&self, layer: usize) -> bool {
-        self.mixture.as_ref().is_none_or(|mixture| mixture.shared.is_some() || !mixture.sparse[layer])
+        self.feeds(layer) && self.mixture.as_ref().is_none_or(|mixture| mixture.shared.is_some() || !mixture.sparse[layer])
     }
 
     /// Returns the width of the MLP that every token goes through in a layer.
@@ -347,13 +328,13 @@ impl Architecture {
         gate.is_some() && self.mixture.as_ref().is_some_and(|mixture| mixture.shared.is_some())
     }
 
-    /// Returns whether a tensor belongs to the multi-token prediction layers after the last layer of a DeepSeek, a GLM or a
-    /// Qwen 3.5, which transformers does not load either.
+    /// Returns whether a tensor belongs to the multi-token prediction layers after the last layer of a DeepSeek, a GLM, a Nemotron-H or
+    /// a Qwen 3.5, which transformers does not load either.
     pub(super) fn predicts_more(&self, name: &str) -> bool {
         let number = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
         match self.family {
             Family::DeepseekV3 | Family::Glm4Moe => number.is_some_and(|number| number >= self.layers),
-            family if family.has_delta_networks() => name.starts_with("mtp."),
+            family if family.has_delta_networks() || family == Family::NemotronH => name.starts_with("mtp."),
             _ => false,
         }
     }
@@ -389,7 +370,12 @@ impl Architecture {
 
     /// Returns the widths of the MLP's gate and up projections.
     pub(super) fn mlp_widths(&self) -> Vec<usize> {
-        vec![self.intermediate_size; if self.gated { 2 } else { 1 }]
+        vec![self.intermediate_size; self.wide_parts()]
+    }
+
+    /// Returns the number of projections before an MLP's or an expert's activation function.
+    pub(super) fn wide_parts(&self) -> usize {
+        if self.gated { 2 } else { 1 }
     }
 }
 
@@ -413,6 +399,32 @@ fn family(model_type: Option<&str>) -> std::result::Result<Family, String> {
         let given = printable(given, 80);
         format!("model_type {given:?} is not supported; {known} are")
     })
+}
+
+/// Reads the number of layers, which follows from their parts if they have one each.
+fn layers(config: &ConfigObject, key: &str, blocks: Option<&[LayerBlock]>) -> std::result::Result<usize, String> {
+    blocks.map_or_else(|| config.needed_size(key, MOST_LAYERS), |blocks| Ok(blocks.len()))
+}
+
+/// Reads whether attention and MLP both read the layer's input.
+fn is_parallel(config: &ConfigObject, family: Family) -> std::result::Result<bool, String> {
+    match family {
+        Family::Cohere2 => Ok(true),
+        Family::GptNeoX => Ok(config.flag("use_parallel_residual")?.unwrap_or(true)),
+        _ => Ok(false),
+    }
+}
+
+/// Reads the recurrent layers, if there are any.
+fn recurrence(
+    config: &ConfigObject,
+    family: Family,
+    (layers, blocks): (usize, Option<&[LayerBlock]>),
+) -> std::result::Result<Option<Recurrence>, String> {
+    match blocks {
+        Some(blocks) => mamba::state_spaces(config, blocks).map(Some),
+        None => Recurrence::read(config, family, layers),
+    }
 }
 
 /// Returns the layout of a family's projections.
@@ -440,6 +452,7 @@ fn intermediate_size(
         (None, Family::GraniteMoeHybrid) => Ok(config.size("shared_intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(1024)),
         (None, Family::Qwen3Next) => Ok(config.size("intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(5632)),
         (None, Family::Qwen3_5Moe) => Ok(config.size("intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(1)),
+        (None, Family::NemotronH) => Ok(config.size("intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(21_504)),
         (None, Family::Llama4) => config.needed_size("intermediate_size_mlp", MOST_INTERMEDIATE),
         (None, _) => config.needed_size("intermediate_size", MOST_INTERMEDIATE),
     }
@@ -451,6 +464,8 @@ fn heads(config: &ConfigObject, family: Family, hidden_size: usize) -> std::resu
         Family::Gpt2 | Family::GptNeoX => heads,
         Family::Lfm2 | Family::Lfm2Moe => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(8),
         Family::Gemma4 | Family::Gemma4Unified | Family::Qwen3_5 => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(4),
+        // Null means as many as queries.
+        Family::NemotronH if !config.has("num_key_value_heads") => 8,
         Family::Qwen3_5Moe | Family::Qwen3Next => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(2),
         _ => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(heads),
     };
@@ -460,7 +475,7 @@ fn heads(config: &ConfigObject, family: Family, hidden_size: usize) -> std::resu
     let default = match family {
         Family::Gemma2 | Family::Gemma3 => 256,
         family if family.has_delta_networks() || family.is_gemma4() => 256,
-        Family::Ernie45 | Family::Glm4 | Family::Llama4 | Family::Ministral3 => 128,
+        Family::Ernie45 | Family::Glm4 | Family::Llama4 | Family::Ministral3 | Family::NemotronH => 128,
         Family::GptOss => 64,
         _ => hidden_size / heads,
     };

@@ -20,6 +20,8 @@ pub(super) enum PrefixLayer {
     Borrowing,
     Convolution(ConvolutionState),
     Network(NetworkState),
+    /// Nothing: the layer has neither attention nor a recurrence.
+    Absent,
 }
 
 /// Caches of a growing sequence, one per layer.
@@ -40,6 +42,7 @@ pub(super) enum CacheLayer {
     /// The state after the sequence's last token; `None` before its first, where the prompt's state applies.
     Convolution(Option<ConvolutionState>),
     Network(Option<NetworkState>),
+    Absent,
 }
 
 impl PrefixLayer {
@@ -82,7 +85,8 @@ impl KvCache {
     /// Returns whether the cache can be cut to a prefix of its text. The state of a recurrent layer can't.
     #[must_use]
     pub fn can_be_cut(&self) -> bool {
-        self.layers.iter().all(|layer| matches!(layer, CacheLayer::Attention(_) | CacheLayer::Borrowing))
+        let cut = |layer: &CacheLayer| matches!(layer, CacheLayer::Attention(_) | CacheLayer::Borrowing | CacheLayer::Absent);
+        self.layers.iter().all(cut)
     }
 
     /// Copies the first positions, with room for `room` positions in all. Returns `None` if a layer is recurrent, since its state can't be
@@ -92,6 +96,7 @@ impl KvCache {
         let layers = self.layers.iter().map(|layer| match layer {
             CacheLayer::Attention(cache) => Some(CacheLayer::Attention(cache.prefix(positions, room))),
             CacheLayer::Borrowing => Some(CacheLayer::Borrowing),
+            CacheLayer::Absent => Some(CacheLayer::Absent),
             CacheLayer::Convolution(_) | CacheLayer::Network(_) => None,
         });
         Some(Self { layers: layers.collect::<Option<_>>()?, positions })
@@ -114,6 +119,7 @@ impl KvCache {
             CacheLayer::Borrowing => 0,
             CacheLayer::Convolution(state) => state.as_ref().map_or(0, ConvolutionState::bytes),
             CacheLayer::Network(state) => state.as_ref().map_or(0, NetworkState::bytes),
+            CacheLayer::Absent => 0,
         };
         self.layers.iter().map(of_layer).sum()
     }

@@ -63,7 +63,7 @@ fn attention_a_place(a: &Architecture, layer: usize) -> f64 {
 
 /// Returns the operations of one token's attention to one position in all layers.
 fn attention_of_layers(a: &Architecture) -> f64 {
-    (0..a.layers).filter(|&layer| !a.is_recurrent(layer)).map(|layer| attention_a_place(a, layer)).sum()
+    (0..a.layers).filter(|&layer| a.attends(layer)).map(|layer| attention_a_place(a, layer)).sum()
 }
 
 /// Returns the bytes that a token reads of a weight whose values are copied in at most `bits`, excluding the scales of copies.
@@ -133,9 +133,9 @@ impl Weights {
             let most = a.attention(layer).window.map_or(f64::INFINITY, |window| window as f64);
             forest.positions().iter().map(|&position| (f64::from(position) + 1.0).min(most)).sum()
         };
-        let attending = (0..self.layers.len()).filter(|&layer| !a.is_recurrent(layer));
+        let attending = (0..self.layers.len()).filter(|&layer| a.attends(layer));
         let attention = attending.map(|layer| seen(layer) * attention_a_place(a, layer)).sum::<f64>();
-        let states = (self.layers.len() - a.attending()) as f64 * forest.len() as f64 * a.operations_of_state();
+        let states = a.recurring() as f64 * forest.len() as f64 * a.operations_of_state();
         sum += PassCost { forward: attention + states + directed, backward: 2.0 * (attention + states) };
         sum
     }
@@ -193,7 +193,7 @@ impl Weights {
             prefill: self.pass_cost(a, &forest, prompts.len()).forward,
             decode: 2.0 * (elements + stacked * used(1.0)) * tokens as f64
                 + places * attention_of_layers(a)
-                + (a.layers - a.attending()) as f64 * tokens as f64 * a.operations_of_state(),
+                + a.recurring() as f64 * tokens as f64 * a.operations_of_state(),
             // A state is read and written.
             bytes: (read_once + of_experts) * rounds + cached * read + 2.0 * a.state_bytes() * tokens as f64,
             rounds,

@@ -89,6 +89,13 @@ fn products_backward(
     Ok(dx)
 }
 
+/// Returns the gradient of `x`, given that of its `rows`.
+fn spread(x: &Tensor, d_rows: &Tensor, rows: &[usize]) -> Result<Tensor> {
+    let dx = ops::zeros_like(x)?;
+    ops::scatter_add_rows(&dx, d_rows, rows)?;
+    Ok(dx)
+}
+
 /// The layer of a backward pass, with its maps.
 pub(super) struct BackwardContext<'a> {
     /// The layer's number.
@@ -425,19 +432,24 @@ impl Decoder {
             self.fed_backward(here, &kept, &source, &d_middle, &d_source, g)?;
             Some(d_source)
         } else {
-            self.fed_backward(here, &kept, &kept.middle, &d_middle, &d_middle, g)?;
+            if maps.feed() {
+                self.fed_backward(here, &kept, &kept.middle, &d_middle, &d_middle, g)?;
+            }
             None
         };
-        let read = if maps.o.rounds() { kept.out.clone() } else { self.in_f32(&kept.out)? };
+        let Some((o, g_o)) = maps.o.as_ref().zip(g.o.as_ref()) else {
+            return rows.map_or_else(|| Ok(d_middle.clone()), |rows| spread(&kept.input, &d_middle, rows));
+        };
+        let read = if o.rounds() { kept.out.clone() } else { self.in_f32(&kept.out)? };
         let d_projected = self.added_backward(&d_middle, w.attended_norm.as_ref(), kept.projected.as_ref(), &g.attended_norm)?;
         let (d_attended, dx) = match rows {
             None => {
-                let d_attended = apply_backward(&maps.o, &read, &d_projected, &g.o)?;
+                let d_attended = apply_backward(o, &read, &d_projected, g_o)?;
                 beside.map_or(Ok(()), |d_source| ops::add_into(&d_middle, &d_source))?;
                 (d_attended, d_middle)
             }
             Some(rows) => {
-                let d_attended = apply_backward(&maps.o, &ops::gather_rows(&read, rows)?, &d_projected, &g.o)?;
+                let d_attended = apply_backward(o, &ops::gather_rows(&read, rows)?, &d_projected, g_o)?;
                 let all = Tensor::zeros(kept.out.shape(), d_attended.dtype(), d_attended.device())?;
                 let dx = ops::zeros_like(&kept.input)?;
                 ops::scatter_add_rows(&all, &d_attended, rows)?;

@@ -1,7 +1,7 @@
 //! Experts of a pass: their gradients and how evenly they are used.
 
-use super::backward::apply_backward;
-use super::layer::{ExpertActivations, GateUpActivations};
+use super::backward::{apply_backward, apply_backward_into};
+use super::layer::{ExpertActivations, GateUpActivations, LinearMap};
 use super::masked_linear::MaskedLinear;
 use super::mixture::Mixture;
 use super::weights::{Experts, Linear};
@@ -24,7 +24,15 @@ pub(super) fn experts_backward(
         return weighed_backward(a, mixture, (maps, grads), kept, (h, d_out));
     }
     let active = activation::forward(gate, up.as_ref(), a.activation, false)?;
-    let d_rows = ops::gather_rows(d_out, routes.tokens())?;
+    let latent = maps.latent.as_ref().zip(grads.latent.as_ref());
+    let (read, d_out) = match latent {
+        None => (h.clone(), d_out.clone()),
+        Some(([first, last], [_, g_last])) => {
+            let sums = routes.sums(&maps.down.grouped(&active, routes)?, h.dim(0)?)?;
+            (first.product(h)?, apply_backward(last, &sums, d_out, g_last)?)
+        }
+    };
+    let d_rows = ops::gather_rows(&d_out, routes.tokens())?;
     // The product of an unweighted row's gradient with the row is the gradient of its weight.
     let d_unweighed = maps.down.grouped_input_backward(&d_rows, routes)?;
     let mut d_weights = experts::dots(&d_unweighed, &active)?;
@@ -37,16 +45,23 @@ pub(super) fn experts_backward(
     }
     maps.down.grouped_weight_backward(|| routes.weighted(&active), &d_rows, &grads.down, routes)?;
     let (d_gate, d_up) = activation::backward(gate, up.as_ref(), &routes.weighted(&d_unweighed)?, a.activation, false)?;
-    let d_up = d_up.ok_or_else(|| ops::Error::Shape { op: "experts", detail: "an expert without a gate".into() })?;
     let width = gate.dim(1)?;
-    let d_wide = columns::join(&[&d_gate, &d_up], &[width, width])?;
+    let d_wide = d_up.map_or_else(|| Ok(d_gate.clone()), |d_up| columns::join(&[&d_gate, &d_up], &[width, width]))?;
     if let Some(d_biases) = wanted(&grads.wide) {
         routes.add_bias_gradients(&d_wide, d_biases)?;
     }
-    maps.wide.grouped_weight_backward(|| ops::gather_rows(h, routes.tokens()), &d_wide, &grads.wide, routes)?;
+    maps.wide.grouped_weight_backward(|| ops::gather_rows(&read, routes.tokens()), &d_wide, &grads.wide, routes)?;
     let d_logits = routes.backward(&d_weights, balance.and_then(ExpertBalance::slope), h)?;
     let dh = apply_backward(&maps.router, h, &d_logits, &grads.router)?;
-    routes.gather_into(&dh, &maps.wide.grouped_input_backward(&d_wide, routes)?, false)?;
+    let d_rows = maps.wide.grouped_input_backward(&d_wide, routes)?;
+    match latent {
+        None => routes.gather_into(&dh, &d_rows, false)?,
+        Some(([first, _], [g_first, _])) => {
+            let d_read = ops::zeros_like(&read)?;
+            routes.gather_into(&d_read, &d_rows, false)?;
+            apply_backward_into(first, h, &d_read, g_first, &dh)?;
+        }
+    }
     Ok(dh)
 }
 

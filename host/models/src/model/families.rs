@@ -2,7 +2,8 @@
 
 use super::names::{
     COHERE, DEEPSEEK_V2, DEEPSEEK_V3, GEMMA, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, LFM2, LFM2_MOE,
-    LLAMA, LLAMA4, MIXTRAL, NEOX, OLMO, PHI, QWEN_MOE, QWEN2_MOE, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, STARCODER, TensorNames,
+    LLAMA, LLAMA4, MIXTRAL, NEMOTRON_H, NEOX, OLMO, PHI, QWEN_MOE, QWEN2_MOE, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, STARCODER,
+    TensorNames,
 };
 use crate::ops::rope::RopePairing;
 
@@ -63,6 +64,8 @@ pub enum Family {
     Mistral,
     /// `MixtralForCausalLM`
     Mixtral,
+    /// `NemotronHForCausalLM`
+    NemotronH,
     /// `Olmo2ForCausalLM`
     Olmo2,
     /// `Olmo3ForCausalLM`
@@ -96,8 +99,8 @@ pub enum Family {
 impl Family {
     /// Returns whether transformers has a sequence classification class of the family, which opens its reward models.
     pub fn is_classified(self) -> bool {
-        use Family::{Cohere2, Ernie45, Glm4Moe, Lfm2, Lfm2Moe, Llama4, Olmoe};
-        !matches!(self, Cohere2 | Ernie45 | Glm4Moe | Lfm2 | Lfm2Moe | Llama4 | Olmoe)
+        use Family::{Cohere2, Ernie45, Glm4Moe, Lfm2, Lfm2Moe, Llama4, NemotronH, Olmoe};
+        !matches!(self, Cohere2 | Ernie45 | Glm4Moe | Lfm2 | Lfm2Moe | Llama4 | NemotronH | Olmoe)
             && !self.is_granite()
             && !self.is_gemma4()
             && (!self.has_delta_networks() || self == Self::Qwen3Next)
@@ -121,6 +124,11 @@ impl Family {
     /// Returns whether the family's recurrent layers are short convolutions.
     pub(super) fn has_convolutions(self) -> bool {
         matches!(self, Self::Lfm2 | Self::Lfm2Moe)
+    }
+
+    /// Returns whether an adapter can apply to the projections after recurrences. peft refuses that for the other families.
+    pub(super) fn adapts_behind_recurrences(self) -> bool {
+        self != Self::NemotronH
     }
 
     /// Returns which dimensions of a head are rotated together.
@@ -437,6 +445,17 @@ pub const FAMILIES: &[FamilyDescription] = &[
         theta: 1e6,
         norm_eps: 1e-5,
         names: &MIXTRAL,
+        ..COMMON
+    },
+    FamilyDescription {
+        family: Family::NemotronH,
+        model_type: "nemotron_h",
+        name: "Nemotron-H",
+        features: "layers of one part each: a state space (Mamba 2), attention without RoPE, an MLP, or a mixture of experts chosen by \
+                   corrected scores within groups and weighted by scores, beside an MLP that all tokens share; squared ReLU without a gate",
+        positions: 4096,
+        norm_eps: 1e-5,
+        names: &NEMOTRON_H,
         ..COMMON
     },
     FamilyDescription {

@@ -116,6 +116,7 @@ const HARMLESS_WORDS: &[(&str, &str, &str)] = &[
     ("hunyuan_v1_dense", "use_cla", "false"),
     ("hunyuan_v1_dense", "use_qk_norm", "true"),
     ("hunyuan_v1_dense", "use_rotary_pos_emb", "true"),
+    ("nemotron_h", "mamba_proj_bias", "false"),
     ("qwen3_5_moe_text", "mamba_ssm_dtype", r#""float32""#),
     ("qwen3_5_text", "mamba_ssm_dtype", r#""float32""#),
     ("starcoder2", "mlp_type", r#""default""#),
@@ -148,6 +149,33 @@ const HARMLESS_OF_TYPE: &[(&str, &[&str])] = &[
             "pool_type",
             "text_end_id",
             "text_start_id",
+        ],
+    ),
+    (
+        "nemotron_h",
+        &[
+            // How much other programs compute at a time or keep, in which precision, and from where random weights start.
+            "chunk_size",
+            "mamba_chunk_size",
+            "mamba_ssm_cache_dtype",
+            "moe_shared_expert_overlap",
+            "num_logits_to_keep",
+            "rescale_prenorm_residual",
+            "residual_in_fp32",
+            "use_mamba_kernels",
+            "time_step_floor",
+            "time_step_max",
+            "mamba_dt_init_floor",
+            "mamba_dt_max",
+            // The inner width follows from the heads.
+            "expand",
+            "mamba_expand",
+            // Multi-token prediction layers, which are not loaded.
+            "mtp_hybrid_override_pattern",
+            "mtp_layers_block_type",
+            "num_nextn_predict_layers",
+            // Attention has no RoPE.
+            "rope_theta",
         ],
     ),
 ];

@@ -347,6 +347,7 @@ impl IncrementalDecoder {
     pub fn empty_cache(&self, positions: usize) -> KvCache {
         let a = self.architecture();
         let layer = |layer: usize| match a.is_recurrent(layer) {
+            false if !a.mixes(layer) => CacheLayer::Absent,
             true if a.network().is_some() => CacheLayer::Network(None),
             true => CacheLayer::Convolution(None),
             false if a.key_source(layer).is_some() => CacheLayer::Borrowing,
@@ -398,6 +399,9 @@ impl IncrementalDecoder {
                 (MixerActivations::Borrowing(_), _) => {
                     caches.iter_mut().for_each(|cache| cache.layers.push(PrefixLayer::Borrowing));
                 }
+                (MixerActivations::Absent, _) => {
+                    caches.iter_mut().for_each(|cache| cache.layers.push(PrefixLayer::Absent));
+                }
                 (mixed, _) => {
                     let (heads, c) = (mixed.attention()?, self.architecture().heads_of(i).head_dim);
                     let k = self.decoder.in_f32(&self.decoder.keys(i, heads, prompts)?)?;
@@ -418,6 +422,7 @@ impl IncrementalDecoder {
         let a = self.architecture();
         let layer = |layer: usize| match a.recurrence.as_ref().filter(|_| a.is_recurrent(layer)) {
             None if a.key_source(layer).is_some() => PrefixLayer::Borrowing,
+            None if !a.mixes(layer) => PrefixLayer::Absent,
             None => PrefixLayer::Attention(PromptCache::default()),
             Some(recurrence) => match recurrence.kind.heads() {
                 None => PrefixLayer::Convolution(ConvolutionState::empty(recurrence.width, a.hidden_size)),
@@ -470,7 +475,7 @@ impl IncrementalDecoder {
             let mut kept = layer.forward(x, positions, None, cached)?;
             x = layer.output(&mut kept)?;
             match layers.get(l + 1) {
-                Some(next) => DecodeProjection::prefetch(&next.each().qkv, tokens.len())?,
+                Some(next) => DecodeProjection::prefetch(&next.first(), tokens.len())?,
                 None => panels::prefetch(&[output], rows.len())?,
             }
         }

@@ -1,6 +1,6 @@
-//! Computes a decoder layer: attention or a recurrence, and an MLP or experts or both. The layer is generic over how products are applied
-//! and over where tokens find earlier ones: in a forest in training, or in caches. `decoder.rs` and `forest_mixer.rs` compute its gradient,
-//! `costs.rs` its cost, and `device_decoder.rs` runs it on a device as fused kernels.
+//! Computes a decoder layer: attention or a recurrence, and an MLP or experts or both; or only one of these parts. The layer is generic over
+//! how products are applied and over where tokens find earlier ones: in a forest in training, or in caches. `decoder.rs` and
+//! `forest_mixer.rs` compute its gradient, `costs.rs` its cost, and `device_decoder.rs` runs it on a device as fused kernels.
 
 use super::layer_end::EndActivations;
 use super::layer_projections::LayerProjections;
@@ -94,7 +94,8 @@ pub(super) struct FeedForwardActivations {
 pub(super) struct LayerActivations {
     pub input: Tensor,
     pub mixed: MixerActivations,
-    /// Result of attention or the recurrence, `[N, H * C]`; without what fills the heads up, if keys and values are compressed.
+    /// Result of attention or the recurrence, `[N, H * C]`; without what fills the heads up, if keys and values are compressed. The input in a
+    /// layer without either.
     pub out: Tensor,
     /// Output of attention before its norm, if it has one.
     pub projected: Option<Tensor>,
@@ -115,9 +116,24 @@ impl GateUpActivations {
 }
 
 impl LayerActivations {
-    /// Removes what can be recomputed from the rest.
+    /// Removes what can be recomputed from the rest, or what no gradient needs.
     pub(super) fn reduced(self) -> Self {
-        Self { mixed: self.mixed.reduced(), ..self }
+        // Only an MLP or experts read what comes after attention.
+        let feeds = self.unit.is_some() || self.experts.is_some();
+        let middle = if feeds { self.middle } else { self.input.clone() };
+        Self { mixed: self.mixed.reduced(), middle, ..self }
+    }
+
+    /// Converts the layer's input, the result of attention and what comes after it. Those that are the input stay equal to it.
+    fn cast_rows(
+        [input, out, middle]: [Tensor; 3],
+        of_out: impl Fn(&Tensor) -> ops::Result<Tensor>,
+        dtype: DType,
+    ) -> ops::Result<[Tensor; 3]> {
+        let to = ops::cast(&input, dtype)?;
+        let out = if out.id() == input.id() { to.clone() } else { of_out(&out)? };
+        let middle = if middle.id() == input.id() { to.clone() } else { ops::cast(&middle, dtype)? };
+        Ok([to, out, middle])
     }
 
     /// Converts all parts to f32 except the normalisers and what products, recurrences and the activation function read.
@@ -126,12 +142,13 @@ impl LayerActivations {
         let Self { input, mixed, out, projected, middle, unit, experts, lowered, end } = self;
         let routed =
             |ExpertActivations { routes, wide }| Ok::<_, ops::Error>(ExpertActivations { routes, wide: wide.cast(DType::F32)? });
+        let [input, out, middle] = Self::cast_rows([input, out, middle], |out| Ok(out.clone()), DType::F32)?;
         Ok(Self {
-            input: to(input)?,
+            input,
             mixed: mixed.in_f32()?,
             out,
             projected: projected.map(to).transpose()?,
-            middle: to(middle)?,
+            middle,
             unit,
             experts: experts.map(routed).transpose()?,
             lowered: lowered.map(to).transpose()?,
@@ -143,12 +160,13 @@ impl LayerActivations {
     pub(super) fn cast(self, dtype: DType) -> ops::Result<Self> {
         let to = |t: Tensor| ops::cast(&t, dtype);
         let Self { input, mixed, out, projected, middle, unit, experts, lowered, end } = self;
+        let [input, out, middle] = Self::cast_rows([input, out, middle], |out| ops::cast(out, dtype), dtype)?;
         Ok(Self {
-            input: to(input)?,
+            input,
             mixed: mixed.cast(dtype)?,
-            out: to(out)?,
+            out,
             projected: projected.map(to).transpose()?,
-            middle: to(middle)?,
+            middle,
             unit: unit.map(|wide| wide.cast(dtype)).transpose()?,
             experts: experts
                 .map(|ExpertActivations { routes, wide }| {
@@ -166,7 +184,8 @@ impl LayerActivations {
         let wide = unit.iter().chain(experts.iter().map(|routed| &routed.wide));
         let wide = wide.flat_map(|GateUpActivations { gate, up, share }| std::iter::once(gate).chain(up).chain(share));
         let more = [projected, lowered].into_iter().flatten().chain(end.iter().flat_map(EndActivations::parts));
-        [input, out, middle].into_iter().chain(mixed.parts()).chain(wide).chain(more).map(super::weights::bytes).sum()
+        let own = [out, middle].into_iter().filter(|t| t.id() != input.id());
+        [input].into_iter().chain(own).chain(mixed.parts()).chain(wide).chain(more).map(super::weights::bytes).sum()
     }
 }
 
@@ -246,15 +265,15 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         mixing: impl TokenMixer,
     ) -> Result<LayerActivations> {
         let (maps, norms, a) = (&self.maps, self.norms, self.architecture);
-        let positions = positions.into();
+        let (Some(o), positions) = (maps.o, positions.into()) else { return self.unmixed(x, further) };
         let h = a.normed_for(all_round(&maps.qkv), &x, norms.input_norm.as_ref())?;
         let recurrent = norms.recurrent.is_some();
         let inputs = a.ungrouped(products(&maps.qkv, &h, &a.product_widths(self.number))?, recurrent)?;
-        let next = maps.latent.as_ref().map_or_else(|| vec![maps.o], |second| second.each().all().copied().collect());
+        let next = maps.latent.as_ref().map_or_else(|| vec![o], |second| second.each().all().copied().collect());
         P::prefetch(&next, x.dim(0)?)?;
         let (mixed, result) = self.mixed(inputs, positions, mixing)?;
         let (out, residual) = further.map_or_else(|| Ok((result.clone(), x.clone())), |rows| rows(&result, &x))?;
-        let (middle, projected) = self.added(maps.o.product(&out)?, norms.attended_norm.as_ref())?;
+        let (middle, projected) = self.added(o.product(&out)?, norms.attended_norm.as_ref())?;
         if let Some(unit) = &maps.unit {
             P::prefetch(&unit.wide, middle.dim(0)?)?;
         }
@@ -263,6 +282,15 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         let h = a.normed_for(maps.mlp_rounds(), source, norms.before_mlp(a))?;
         let FeedForwardActivations { unit, experts } = self.widened(&h)?;
         Ok(LayerActivations { input: x, mixed, out: result, projected, middle, unit, experts, lowered: None, end: None })
+    }
+
+    /// Runs a layer without attention and without a recurrence, except its last product.
+    fn unmixed(&self, x: Tensor, further: Option<&RowSelector<'_>>) -> Result<LayerActivations> {
+        let middle = further.map_or_else(|| Ok(x.clone()), |rows| rows(&x, &x).map(|(_, x)| x))?;
+        let h = self.architecture.normed_for(self.maps.mlp_rounds(), &middle, self.norms.before_mlp(self.architecture))?;
+        let FeedForwardActivations { unit, experts } = self.widened(&h)?;
+        let (mixed, out) = (MixerActivations::Absent, x.clone());
+        Ok(LayerActivations { input: x, mixed, out, projected: None, middle, unit, experts, lowered: None, end: None })
     }
 
     /// Runs attention or the recurrence on the results of its projections. Returns the activations that the gradient needs, and the result.
@@ -332,8 +360,10 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
     fn routed(&self, maps: &Experts<&P>, h: &Tensor) -> ops::Result<ExpertActivations> {
         let mixture = self.architecture.mixture.as_ref().ok_or_else(none)?;
         let routes = Routes::new(&maps.router.product(h)?, mixture.routing, self.norms.correction.as_ref())?;
-        let both = maps.wide.grouped(&mixture.rows(&routes, h)?, &routes)?;
-        Ok(ExpertActivations { routes, wide: wide(columns::split(&both, &[mixture.width; 2])?)? })
+        let read = maps.latent.map_or_else(|| Ok(h.clone()), |[first, _]| first.product(h))?;
+        let all = maps.wide.grouped(&mixture.rows(&routes, &read)?, &routes)?;
+        let parts = if self.architecture.gated { columns::split(&all, &[mixture.width; 2])? } else { vec![all] };
+        Ok(ExpertActivations { routes, wide: wide(parts)? })
     }
 
     /// Returns the sum of the MLP's and the experts' outputs.
@@ -364,14 +394,23 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         let Some((maps, routed)) = self.maps.experts.as_ref().zip(experts) else {
             return sum.ok_or_else(none);
         };
+        let rows = maps.down.grouped(&active(&routed.wide, false)?, &routed.routes)?;
+        if let Some([_, last]) = maps.latent {
+            let all = last.product(&routed.routes.sums(&rows, like.dim(0)?)?)?;
+            sum.map_or(Ok(()), |sum| ops::add_into(&all, &sum))?;
+            return Ok(all);
+        }
         let sum = sum.map_or_else(|| ops::zeros_like(like), Ok)?;
         let weighed = self.architecture.mixture.as_ref().is_none_or(|mixture| !mixture.weighs_inputs);
-        routed.routes.gather_into(&sum, &maps.down.grouped(&active(&routed.wide, false)?, &routed.routes)?, weighed)?;
+        routed.routes.gather_into(&sum, &rows, weighed)?;
         Ok(sum)
     }
 
     /// Returns the layer's output, which the next layer reads.
     pub(super) fn output(&self, kept: &mut LayerActivations) -> Result<Tensor> {
+        if !self.maps.feed() {
+            return Ok(kept.middle.clone());
+        }
         let (out, lowered) = self.added(self.fed(kept)?, self.norms.added_norm.as_ref())?;
         kept.lowered = lowered;
         ops::add_into(&out, &kept.middle)?;

@@ -6,10 +6,12 @@ use crate::ops;
 
 /// The linear maps of a layer; those with the same input may be joined.
 pub(super) struct LayerProjections<P> {
+    /// The maps that read the layer's input, if it has attention or a recurrence.
     pub qkv: Vec<P>,
     /// The maps of compressed queries, keys and values, if they are compressed.
     pub latent: Option<LatentProjections<P>>,
-    pub o: P,
+    /// The map after attention or the recurrence, if the layer has one.
+    pub o: Option<P>,
     pub unit: Option<MlpProjections<P>>,
     pub experts: Option<Experts<P>>,
     /// The maps of the stage that reads the layer's own input, if it has one.
@@ -22,7 +24,18 @@ impl<P> LayerProjections<P> {
         let (unit, experts) = (self.unit.as_ref().map(MlpProjections::each), self.experts.as_ref().map(Experts::each));
         let latent = self.latent.as_ref().map(LatentProjections::each);
         let end = self.end.as_ref().map(LayerInputMaps::each);
-        LayerProjections { qkv: self.qkv.iter().collect(), latent, o: &self.o, unit, experts, end }
+        LayerProjections { qkv: self.qkv.iter().collect(), latent, o: self.o.as_ref(), unit, experts, end }
+    }
+
+    /// Returns whether the layer has an MLP or experts.
+    pub(super) fn feed(&self) -> bool {
+        self.unit.is_some() || self.experts.is_some()
+    }
+
+    /// Returns the maps that the layer applies first, except those of experts.
+    pub(super) fn first(&self) -> Vec<&P> {
+        let wide = self.unit.iter().filter(|_| self.o.is_none()).flat_map(|unit| &unit.wide);
+        self.qkv.iter().chain(wide).collect()
     }
 
     /// Applies a function to each map.
@@ -30,7 +43,7 @@ impl<P> LayerProjections<P> {
         Ok(LayerProjections {
             qkv: self.qkv.into_iter().map(&f).collect::<ops::Result<_>>()?,
             latent: self.latent.map(|latent| latent.map(&f)).transpose()?,
-            o: f(self.o)?,
+            o: self.o.map(&f).transpose()?,
             unit: self.unit.map(|unit| unit.map(&f)).transpose()?,
             experts: self.experts.map(|experts| experts.map(&f)).transpose()?,
             end: self.end.map(|end| end.map(&f)).transpose()?,
@@ -47,7 +60,7 @@ impl<P> LayerProjections<P> {
         });
         let inputs = self.qkv.into_iter().enumerate().map(|(i, map)| (number_of_input(i), map));
         let end = self.end.into_iter().flat_map(|maps| NUMBERS_OF_END.into_iter().zip(maps.all()));
-        inputs.chain([(3, self.o)]).chain(unit).chain(latent).chain(end)
+        inputs.chain(self.o.map(|map| (3, map))).chain(unit).chain(latent).chain(end)
     }
 
     /// Returns the maps in one list.
@@ -58,12 +71,13 @@ impl<P> LayerProjections<P> {
 
     /// Splits the maps into those before the layer's attention, those after it that every row goes through, and those of experts.
     pub(super) fn in_order(self) -> (Vec<P>, Vec<P>, Vec<P>) {
-        let mut behind = vec![self.o];
+        let mut behind: Vec<P> = self.o.into_iter().collect();
         behind.extend(self.unit.into_iter().flat_map(|unit| unit.wide.into_iter().chain([unit.down]).chain(unit.gate)));
         behind.extend(self.end.into_iter().flat_map(LayerInputMaps::all));
         let mut stacks = Vec::new();
-        if let Some(Experts { router, wide, down }) = self.experts {
+        if let Some(Experts { router, wide, down, latent }) = self.experts {
             behind.push(router);
+            behind.extend(latent.into_iter().flatten());
             stacks.extend([wide, down]);
         }
         let mut before = self.qkv;
@@ -90,7 +104,7 @@ impl<T> LayerWeights<T> {
         LayerProjections {
             qkv: qkv.iter().collect(),
             latent: attention.latent.as_ref().map(|latent| latent.maps.each()),
-            o,
+            o: o.as_ref(),
             unit: unit.as_ref().map(MlpProjections::each),
             experts: experts.as_ref().map(Experts::each),
             end: end.as_ref().and_then(LayerEnd::maps),

@@ -1,6 +1,7 @@
 //! Reads a Hugging Face model folder.
 
 use super::companions::CompanionFiles;
+use super::names::FileForm;
 use super::shards::SafetensorsReader;
 use super::weights::{Linear, VALUE_BIAS, VALUE_WEIGHT};
 use super::{
@@ -193,6 +194,10 @@ impl ModelFolder {
         if architecture.family == Family::Gpt2 {
             shards = shards.renamed(parameter_layouts::with_prefix);
         }
+        let names = architecture.family.description().names;
+        if matches!(names.in_files, FileForm::Renamed(_)) {
+            shards = shards.renamed(|name| names.in_memory(name));
+        }
         let left_out = |name: &str| {
             left_out(name)
                 || architecture.text_part && text_part::is_vision_tensor(name)
@@ -200,10 +205,9 @@ impl ModelFolder {
                 || architecture.is_dropped(name)
         };
         let missing = |name: &str| {
-            let detail = format!("the weights have no {name}, which config.json requires");
+            let detail = format!("the weights have no {}, which config.json requires", names.to_file(name.to_owned()));
             Error::Weights { path: self.base.clone(), detail }
         };
-        let names = architecture.family.description().names;
         // Checks all tensors before reading the first.
         for (name, shape) in architecture.parameters() {
             if !parameter_layouts::check(&shards, names, &name, &shape)? {
@@ -225,6 +229,7 @@ impl ModelFolder {
             self.check_tied(&mut shards, &head, &weights.embedding)?;
         }
         if let Some(name) = shards.left_except(|name| left_out(name) || UNUSED.iter().any(|unused| name.ends_with(unused))) {
+            let name = names.to_file(name);
             let detail = format!("the weights also have {name}, which a model of this config.json does not have");
             return Err(Error::Weights { path: self.base.clone(), detail });
         }

@@ -44,17 +44,21 @@ impl<'a> MaskedLinear<'a> {
                 queries: queries.map(|linear| with(linear, NUMBERS_OF_LATENT[0], false)),
                 keys_and_values: with(keys_and_values, NUMBERS_OF_LATENT[1], false),
             }),
-            o: with(maps.o, 3, true),
+            o: maps.o.map(|linear| with(linear, 3, true)),
             unit: maps.unit.map(|unit| MlpProjections {
                 wide: all(unit.wide, 4, true),
                 down: with(unit.down, 6, true),
                 gate: unit.gate.map(|linear| Self { linear, mask: None, lengths: None, precision }),
             }),
             // Adapters of experts have no dropout and no magnitudes.
-            experts: maps.experts.map(|Experts { router, wide, down }| {
-                let [router, wide, down] =
-                    [router, wide, down].map(|linear| Self { linear, mask: None, lengths: None, precision });
-                Experts { router, wide, down }
+            experts: maps.experts.map(|Experts { router, wide, down, latent }| {
+                let plain = |linear| Self { linear, mask: None, lengths: None, precision };
+                Experts {
+                    router: plain(router),
+                    wide: plain(wide),
+                    down: plain(down),
+                    latent: latent.map(|maps| maps.map(plain)),
+                }
             }),
             end: maps.end.map(|LayerInputMaps { gate, projection }| LayerInputMaps {
                 gate: with(gate, NUMBERS_OF_END[0], true),

@@ -53,6 +53,8 @@ pub(super) enum MixerActivations {
     Convolution(Tensor),
     /// Rows of the projections of a gated delta network or a state space.
     Network(Vec<Tensor>),
+    /// Nothing, in a layer that has neither attention nor a recurrence.
+    Absent,
 }
 
 /// Activations that the gradient of attention to another layer's keys and values needs.
@@ -100,7 +102,7 @@ impl MixerActivations {
                 let v = v.filter(|_| compressed.is_none());
                 Self::Attention(AttentionActivations { unnormed, heads, unnormed_v, v, log_sum, gated, compressed })
             }
-            recurrence => recurrence,
+            other => other,
         }
     }
 
@@ -116,7 +118,7 @@ impl MixerActivations {
             Self::Borrowing(BorrowingActivations { unnormed, log_sum }) => {
                 Ok(Self::Borrowing(BorrowingActivations { unnormed: ops::cast(&unnormed, DType::F32)?, log_sum }))
             }
-            recurrence => Ok(recurrence),
+            other => Ok(other),
         }
     }
 
@@ -145,6 +147,7 @@ impl MixerActivations {
                 }
                 Self::Network(inputs)
             }
+            Self::Absent => Self::Absent,
         })
     }
 
@@ -158,6 +161,7 @@ impl MixerActivations {
             Self::Borrowing(BorrowingActivations { unnormed, log_sum }) => std::iter::once(unnormed).chain(log_sum).collect(),
             Self::Convolution(joined) => vec![joined],
             Self::Network(inputs) => inputs.iter().collect(),
+            Self::Absent => Vec::new(),
         }
     }
 
@@ -193,6 +197,7 @@ impl MixerActivations {
             (Self::Network(known), Self::Network(new)) => {
                 Ok(Self::Network(known.iter().zip(new).map(|(known, new)| rows(known, new)).collect::<ops::Result<_>>()?))
             }
+            (Self::Absent, Self::Absent) => Ok(Self::Absent),
             _ => Err(other_kind()),
         }
     }

@@ -81,6 +81,7 @@ impl Decoder {
                 let (own, gradient) = own.zip(gradient).ok_or_else(mixer::other_kind)?;
                 return Ok(recurrent_network::backward(inputs, own, d_out, forest, gradient)?);
             }
+            MixerActivations::Absent => return Ok(Vec::new()),
             MixerActivations::Convolution(joined) => {
                 let (own, gradient) = w.recurrent.as_ref().zip(g.recurrent.as_ref()).ok_or_else(mixer::other_kind)?;
                 let gradient = gradient.convolution.gradient();

@@ -3,6 +3,7 @@
 use super::bounds::MOST_INTERMEDIATE;
 use super::families::Family;
 use super::json::ConfigObject;
+use super::layer_blocks::LayerBlock;
 use crate::config::printable;
 use crate::ops;
 use crate::ops::experts::{RouterScoring, Routes, Routing};
@@ -11,9 +12,17 @@ use candle_core::Tensor;
 /// Maximum number of experts.
 const MOST_EXPERTS: usize = 1 << 16;
 
-/// Keys that a DeepSeek has even if none of its layers has experts.
-const WITHOUT_EXPERTS: [&str; 6] =
-    ["n_group", "n_shared_experts", "norm_topk_prob", "routed_scaling_factor", "topk_group", "topk_method"];
+/// Keys that a DeepSeek or a Nemotron-H has even if none of its layers has experts.
+const WITHOUT_EXPERTS: [&str; 8] = [
+    "moe_latent_size",
+    "moe_shared_expert_intermediate_size",
+    "n_group",
+    "n_shared_experts",
+    "norm_topk_prob",
+    "routed_scaling_factor",
+    "topk_group",
+    "topk_method",
+];
 
 /// The sizes and switches of a decoder's experts.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +33,8 @@ pub struct Mixture {
     pub width: usize,
     /// How experts are chosen and weighted.
     pub routing: Routing,
+    /// Width of what experts read and write, if it is not the hidden size.
+    pub latent: Option<usize>,
     /// Whether experts are chosen by corrected scores.
     pub corrected: bool,
     /// Whether weights apply to the experts' inputs instead of their outputs.
@@ -46,10 +57,14 @@ impl Mixture {
     }
 
     /// Reads the sizes of experts; `None` for other families and for models without experts.
-    pub(super) fn read(config: &ConfigObject, family: Family, layers: usize) -> std::result::Result<Option<Self>, String> {
+    pub(super) fn read(
+        config: &ConfigObject,
+        family: Family,
+        (layers, blocks): (usize, Option<&[LayerBlock]>),
+    ) -> std::result::Result<Option<Self>, String> {
         use Family::{
             DeepseekV2, DeepseekV3, Glm4Moe, GptOss, GraniteMoe, GraniteMoeHybrid, GraniteMoeShared, Lfm2Moe, Llama4, Mixtral,
-            Olmoe, Qwen2Moe, Qwen3_5Moe, Qwen3Moe, Qwen3Next,
+            NemotronH, Olmoe, Qwen2Moe, Qwen3_5Moe, Qwen3Moe, Qwen3Next,
         };
         let (key, experts, chosen, coefficient) = match family {
             Qwen3Moe => (if config.has("num_experts") { "num_experts" } else { "num_local_experts" }, 128, 8, 0.001),
@@ -57,6 +72,7 @@ impl Mixture {
             DeepseekV3 => (if config.has("num_local_experts") { "num_local_experts" } else { "n_routed_experts" }, 256, 8, 0.0),
             Glm4Moe if config.has("num_local_experts") => ("num_local_experts", 128, 8, 0.0),
             Glm4Moe => ("n_routed_experts", 128, 8, 0.0),
+            NemotronH => (if config.has("num_local_experts") { "num_local_experts" } else { "n_routed_experts" }, 8, 2, 0.0),
             Lfm2Moe => ("num_experts", 32, 4, 0.0),
             Qwen2Moe => ("num_experts", 60, 4, 0.001),
             Qwen3_5Moe => ("num_experts", 256, 8, 0.001),
@@ -72,14 +88,14 @@ impl Mixture {
         let chosen = config.count("num_experts_per_tok", MOST_EXPERTS)?.unwrap_or(chosen);
         let width = width(config, family)?;
         // transformers has no such loss for these families, whatever the configuration says.
-        let given =
-            config.number("router_aux_loss_coef")?.filter(|_| !matches!(family, DeepseekV2 | DeepseekV3 | Lfm2Moe | Llama4));
+        let has_none = matches!(family, DeepseekV2 | DeepseekV3 | Lfm2Moe | Llama4 | NemotronH);
+        let given = config.number("router_aux_loss_coef")?.filter(|_| !has_none);
         let coefficient = given.unwrap_or(coefficient);
         // A run uses router_aux_loss_coef instead, as in TRL.
         config.flag("output_router_logits")?;
-        let sparse = sparse(config, family, experts, layers)?;
+        let sparse = sparse(config, family, experts, (layers, blocks))?;
         if !sparse.contains(&true) {
-            if family.has_latent_attention() {
+            if family.has_latent_attention() || family == NemotronH {
                 // These have no effect without experts.
                 WITHOUT_EXPERTS.iter().for_each(|key| {
                     config.get(key);
@@ -101,11 +117,12 @@ impl Mixture {
         let shared = shared(config, family, width)?;
         let corrected = match family {
             Lfm2Moe => config.flag("use_expert_bias")?.unwrap_or(true),
-            _ => matches!(family, DeepseekV3 | Glm4Moe),
+            _ => matches!(family, DeepseekV3 | Glm4Moe | NemotronH),
         };
         let weighs_inputs = family == Llama4;
         let has_aux_loss = routing.scores == RouterScoring::Softmax && family != DeepseekV2;
-        Ok(Some(Self { experts, width, routing, corrected, weighs_inputs, sparse, shared, coefficient, has_aux_loss }))
+        let latent = if family == NemotronH { config.size("moe_latent_size", MOST_INTERMEDIATE)? } else { None };
+        Ok(Some(Self { experts, width, routing, latent, corrected, weighs_inputs, sparse, shared, coefficient, has_aux_loss }))
     }
 }
 
@@ -122,7 +139,7 @@ fn refuse_null(config: &ConfigObject, family: Family) -> std::result::Result<(),
 
 /// Reads how `chosen` of the experts are chosen and weighted.
 fn routing(config: &ConfigObject, family: Family, experts: usize, chosen: usize) -> std::result::Result<Routing, String> {
-    use Family::{DeepseekV2, DeepseekV3, Glm4Moe, Lfm2Moe, Llama4, Olmoe, Qwen2Moe, Qwen3Moe, Qwen3Next};
+    use Family::{DeepseekV2, DeepseekV3, Glm4Moe, Lfm2Moe, Llama4, NemotronH, Olmoe, Qwen2Moe, Qwen3Moe, Qwen3Next};
     let normalised = match family {
         DeepseekV2 if config.flag("norm_topk_prob")? == Some(true) => {
             return Err("norm_topk_prob is true, which transformers ignores and other programs obey in a deepseek_v2".into());
@@ -130,7 +147,7 @@ fn routing(config: &ConfigObject, family: Family, experts: usize, chosen: usize)
         DeepseekV2 => false,
         // Null means false, and a missing key means true.
         DeepseekV3 => config.flag("norm_topk_prob")?.unwrap_or(!config.has("norm_topk_prob")),
-        Glm4Moe | Lfm2Moe | Qwen3Next => config.flag("norm_topk_prob")?.unwrap_or(true),
+        Glm4Moe | Lfm2Moe | NemotronH | Qwen3Next => config.flag("norm_topk_prob")?.unwrap_or(true),
         Llama4 => false,
         Qwen2Moe | Qwen3Moe | Olmoe => config.flag("norm_topk_prob")?.unwrap_or(false),
         _ => true,
@@ -145,7 +162,7 @@ fn routing(config: &ConfigObject, family: Family, experts: usize, chosen: usize)
             let groups = grouping(config, (experts, chosen), (8, 4), 2)?;
             Routing { epsilon: 1e-20, groups, factor: factor(config, 2.5)?, ..sigmoid }
         }
-        Glm4Moe => {
+        Glm4Moe | NemotronH => {
             let groups = grouping(config, (experts, chosen), (1, 1), 2)?;
             Routing { epsilon: 1e-20, groups, factor: factor(config, 1.0)?, ..sigmoid }
         }
@@ -157,12 +174,13 @@ fn routing(config: &ConfigObject, family: Family, experts: usize, chosen: usize)
 
 /// Reads the width of each expert.
 fn width(config: &ConfigObject, family: Family) -> std::result::Result<usize, String> {
-    use Family::{DeepseekV2, DeepseekV3, Glm4Moe, Lfm2Moe, Qwen2Moe, Qwen3_5Moe, Qwen3Moe, Qwen3Next};
+    use Family::{DeepseekV2, DeepseekV3, Glm4Moe, Lfm2Moe, NemotronH, Qwen2Moe, Qwen3_5Moe, Qwen3Moe, Qwen3Next};
     let (width, default) = match family {
         DeepseekV2 => ("moe_intermediate_size", Some(1407)),
         DeepseekV3 => ("moe_intermediate_size", Some(2048)),
         Glm4Moe | Qwen2Moe => ("moe_intermediate_size", Some(1408)),
         Lfm2Moe => ("moe_intermediate_size", Some(1792)),
+        NemotronH => ("moe_intermediate_size", Some(7688)),
         Qwen3Moe => ("moe_intermediate_size", Some(768)),
         Qwen3_5Moe | Qwen3Next => ("moe_intermediate_size", Some(512)),
         _ => ("intermediate_size", None),
@@ -175,7 +193,9 @@ fn width(config: &ConfigObject, family: Family) -> std::result::Result<usize, St
 
 /// Reads the width of the MLP that all tokens share, given that of the experts.
 fn shared(config: &ConfigObject, family: Family, width: usize) -> std::result::Result<Option<usize>, String> {
-    use Family::{DeepseekV2, DeepseekV3, Glm4Moe, GraniteMoeHybrid, GraniteMoeShared, Llama4, Qwen2Moe, Qwen3_5Moe, Qwen3Next};
+    use Family::{
+        DeepseekV2, DeepseekV3, Glm4Moe, GraniteMoeHybrid, GraniteMoeShared, Llama4, NemotronH, Qwen2Moe, Qwen3_5Moe, Qwen3Next,
+    };
     let of_qwen = |default: usize| {
         config.size("shared_expert_intermediate_size", MOST_INTERMEDIATE).map(|width| Some(width.unwrap_or(default)))
     };
@@ -186,6 +206,13 @@ fn shared(config: &ConfigObject, family: Family, width: usize) -> std::result::R
             Some(width.checked_mul(count).filter(fits).ok_or("n_shared_experts is too large")?)
         }
         Llama4 => Some(width),
+        NemotronH => {
+            // transformers ignores this number, by which other programs multiply the width.
+            if config.count("n_shared_experts", MOST_EXPERTS)?.is_some_and(|count| count != 1) {
+                return Err("n_shared_experts must be 1 in a nemotron_h".into());
+            }
+            Some(config.size("moe_shared_expert_intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(7688))
+        }
         Qwen2Moe => of_qwen(5632)?,
         Qwen3_5Moe | Qwen3Next => of_qwen(512)?,
         GraniteMoeHybrid => Some(config.size("shared_intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(1024)),
@@ -195,8 +222,16 @@ fn shared(config: &ConfigObject, family: Family, width: usize) -> std::result::R
 }
 
 /// Returns which layers have experts.
-fn sparse(config: &ConfigObject, family: Family, experts: usize, layers: usize) -> std::result::Result<Vec<bool>, String> {
+fn sparse(
+    config: &ConfigObject,
+    family: Family,
+    experts: usize,
+    (layers, blocks): (usize, Option<&[LayerBlock]>),
+) -> std::result::Result<Vec<bool>, String> {
     use Family::{DeepseekV2, DeepseekV3, Glm4Moe, GraniteMoeHybrid, Lfm2Moe, Llama4, Qwen2Moe, Qwen3Moe, Qwen3Next};
+    if let Some(blocks) = blocks {
+        return Ok(blocks.iter().map(|block| *block == LayerBlock::Experts).collect());
+    }
     let after = |dense: usize| (0..layers).map(|layer| layer >= dense).collect();
     Ok(match family {
         DeepseekV2 => after(config.count("first_k_dense_replace", MOST_EXPERTS)?.unwrap_or(0)),

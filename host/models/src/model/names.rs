@@ -19,8 +19,19 @@ pub(super) struct TensorNames {
     pub experts: Option<&'static ExpertNames>,
     /// Norms before and after attention, and before and after the MLP.
     pub norms: [&'static str; 4],
-    /// Whether files store the matrices of layers transposed, `[in, out]`.
-    pub turned: bool,
+    /// What differs in files.
+    pub in_files: FileForm,
+}
+
+/// How a model's files differ from memory. An adapter's files don't.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileForm {
+    /// In nothing.
+    Same,
+    /// The matrices of layers are transposed, `[in, out]`.
+    Turned,
+    /// Names begin otherwise: in memory, and in files.
+    Renamed([&'static str; 2]),
 }
 
 /// Names of a layer's attention.
@@ -69,6 +80,24 @@ pub(super) struct NetworkNames {
 }
 
 impl TensorNames {
+    /// Returns the name in memory of a tensor in files.
+    pub fn in_memory(&self, name: &str) -> String {
+        match self.in_files {
+            FileForm::Renamed([own, start]) => {
+                name.strip_prefix(start).map_or_else(|| name.to_owned(), |rest| format!("{own}{rest}"))
+            }
+            _ => name.to_owned(),
+        }
+    }
+
+    /// Returns the name in files of a tensor.
+    pub fn to_file(&self, name: String) -> String {
+        match self.in_files {
+            FileForm::Renamed([own, start]) => name.strip_prefix(own).map(|rest| format!("{start}{rest}")).unwrap_or(name),
+            _ => name,
+        }
+    }
+
     /// Returns the names of the projections before attention, or before a recurrence.
     pub fn inputs(&self, recurrent: bool) -> &'static [&'static str] {
         self.recurrent.filter(|_| recurrent).map_or(self.attention.qkv, |names| names.inputs)
@@ -144,6 +173,8 @@ impl ExpertNames {
 pub(super) enum ExpertFileLayout {
     /// Each expert separately, under its number: gate, up and down projection.
     Each(&'static str, [&'static str; 3]),
+    /// Each expert separately, under its number, without a gate: up and down projection.
+    EachUngated(&'static str, [&'static str; 2]),
     /// All together: gate and up, and down projections.
     Stacked([&'static str; 2]),
     /// All together under the names in memory, transposed.
@@ -173,7 +204,7 @@ pub(super) const LLAMA: TensorNames = TensorNames {
     down: "mlp.down_proj",
     experts: None,
     norms: ["input_layernorm", "", "post_attention_layernorm", ""],
-    turned: false,
+    in_files: FileForm::Same,
 };
 
 /// Names with norms before and after attention and MLP.
@@ -226,7 +257,7 @@ pub(super) const GPT2: TensorNames = TensorNames {
     mlp: &["mlp.c_fc"],
     down: "mlp.c_proj",
     norms: ["ln_1", "", "ln_2", ""],
-    turned: true,
+    in_files: FileForm::Turned,
     ..LLAMA
 };
 
@@ -406,4 +437,42 @@ pub(super) const QWEN3_NEXT: TensorNames = TensorNames {
         output: "linear_attn.out_proj",
     }),
     ..QWEN3_5_MOE
+};
+
+/// Names of the maps to what experts read, and from what they write, if these are no hidden states.
+pub(super) const LATENT_EXPERTS: [&str; 2] = ["mixer.fc1_latent_proj", "mixer.fc2_latent_proj"];
+
+/// Names of layers of one part, which have the same name whatever the part is, and one norm.
+pub(super) const NEMOTRON_H: TensorNames = TensorNames {
+    embedding: "model.embeddings",
+    norm: "model.norm_f",
+    attention: &AttentionNames { qkv: &["mixer.q_proj", "mixer.k_proj", "mixer.v_proj"], o: "mixer.o_proj", ..ATTENTION },
+    recurrent: Some(&RecurrentNames {
+        inputs: &["mixer.in_proj"],
+        convolution: "mixer.conv1d",
+        network: Some(NetworkNames {
+            dt: "mixer.dt_bias",
+            a_log: "mixer.A_log",
+            skip: Some("mixer.D"),
+            norm: "mixer.norm.weight",
+        }),
+        output: "mixer.out_proj",
+    }),
+    mlp: &["mixer.up_proj"],
+    down: "mixer.down_proj",
+    experts: Some(&ExpertNames {
+        router: ["mixer.gate", "mixer.gate"],
+        wide: "mixer.experts.up_proj",
+        down: "mixer.experts.down_proj",
+        correction: Some("mixer.gate.e_score_correction_bias"),
+        shared: Some(&SharedNames {
+            wide: &["mixer.shared_experts.up_proj"],
+            down: "mixer.shared_experts.down_proj",
+            gate: None,
+        }),
+        in_files: ExpertFileLayout::EachUngated("mixer.experts", ["up_proj", "down_proj"]),
+    }),
+    norms: ["norm", "", "norm", ""],
+    in_files: FileForm::Renamed(["model.", "backbone."]),
+    ..LLAMA
 };

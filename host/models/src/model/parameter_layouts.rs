@@ -1,7 +1,7 @@
 //! Layouts of a decoder's parameters in files. Most are stored as they are used, under the same names. Those of experts are stacked in
 //! memory, but separate or differently named in most files; GPT-2's matrices are transposed.
 
-use super::names::{ExpertFileLayout, ExpertNames, TensorNames};
+use super::names::{ExpertFileLayout, ExpertNames, FileForm, TensorNames};
 use super::shards::SafetensorsReader;
 use super::weights::{SCORE, Weights, is_adapter_parameter, is_critic_parameter};
 use super::{Error, Result, WeightDtype};
@@ -43,7 +43,10 @@ impl TensorNames {
         let Some((experts, (layer, part))) =
             self.experts.and_then(|experts| Some((experts, experts.part_of(self.of_experts(name)?)?)))
         else {
-            let turned = self.turned && shape.len() == 2 && name.starts_with(self.layers) && !is_adapter_parameter(name);
+            let turned = self.in_files == FileForm::Turned
+                && shape.len() == 2
+                && name.starts_with(self.layers)
+                && !is_adapter_parameter(name);
             return vec![if turned { ParameterLayout::Turned(name.to_owned()) } else { ParameterLayout::Whole(name.to_owned()) }];
         };
         let in_layer = |part: &str| format!("{layer}.{part}");
@@ -64,15 +67,24 @@ impl TensorNames {
         }
         // In files, this is not the weight of a module.
         let stacked = ParameterLayout::Whole(in_layer(if part == ExpertPart::Wide { experts.wide } else { experts.down }));
+        let each = |folder: &str, parts: &[&str]| {
+            let of = |expert: usize| parts.iter().map(|part| format!("{layer}.{folder}.{expert}.{part}.weight")).collect();
+            ParameterLayout::Each((0..shape[0]).map(of).collect())
+        };
         let first = match &experts.in_files {
             ExpertFileLayout::Crossed { .. } => return vec![stacked],
             ExpertFileLayout::Stacked([wide, down]) => {
                 ParameterLayout::Whole(in_layer(if part == ExpertPart::Wide { wide } else { down }) + ".weight")
             }
             ExpertFileLayout::Each(folder, [gate, up, down]) => {
-                let parts = if part == ExpertPart::Wide { vec![gate, up] } else { vec![down] };
-                let of = |expert: usize| parts.iter().map(|part| format!("{layer}.{folder}.{expert}.{part}.weight")).collect();
-                ParameterLayout::Each((0..shape[0]).map(of).collect())
+                if part == ExpertPart::Wide {
+                    each(folder, &[*gate, *up])
+                } else {
+                    each(folder, &[*down])
+                }
+            }
+            ExpertFileLayout::EachUngated(folder, [up, down]) => {
+                each(folder, &[if part == ExpertPart::Wide { *up } else { *down }])
             }
         };
         vec![first, stacked]
@@ -263,6 +275,6 @@ impl Weights {
                 }
             }
         }
-        Ok(all)
+        Ok(all.into_iter().map(|(name, t)| (self.names.to_file(name), t)).collect())
     }
 }

@@ -4,6 +4,7 @@
 use super::adapter_reader::{AdapterReader, BASE, CONFIG, MOST_RANK, PREFIX, TENSORS};
 use super::json::ConfigObject;
 use super::lora::{LoraSettings, TrainedBiases};
+use super::names::FileForm;
 use super::patterns::{self, Patterns};
 use super::shards::SafetensorsReader;
 use super::stacks::ExpertStacks;
@@ -279,7 +280,7 @@ pub(super) fn write(weights: &Weights, lora: LoraSettings, base: &Path, head: Op
         "target_parameters": Some(lora.stacks.listed(weights.names)).filter(|all| !all.is_empty()),
         "bias": lora.biases.name(),
         "lora_bias": lora.b_bias,
-        "fan_in_fan_out": weights.names.turned,
+        "fan_in_fan_out": weights.names.in_files == FileForm::Turned,
         "inference_mode": true,
         "init_lora_weights": true,
         "modules_to_save": Some(modules).filter(|modules| !modules.is_empty()),

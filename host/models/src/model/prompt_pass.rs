@@ -171,7 +171,10 @@ impl Decoder {
             let (kept, output, shared) = ops::on_pool(&self.weights.embedding, || {
                 let of_prompts = match &known.mixed {
                     MixerActivations::Attention(heads) => Some(self.known_heads(i, &maps, heads, &prompts)?),
-                    MixerActivations::Borrowing(_) | MixerActivations::Convolution(_) | MixerActivations::Network(_) => None,
+                    MixerActivations::Borrowing(_)
+                    | MixerActivations::Convolution(_)
+                    | MixerActivations::Network(_)
+                    | MixerActivations::Absent => None,
                 };
                 let of_source = of_prompts.clone().filter(|_| self.architecture.is_key_source(i));
                 let selected = |out: &Tensor, x: &Tensor| {

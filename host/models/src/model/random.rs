@@ -81,7 +81,7 @@ pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
         let is_zero = is_bias || name.ends_with(".sinks") || from_one;
         values.resize(n, if shape.len() == 1 && !is_zero { 1.0 } else { 0.0 });
         if name.ends_with(".A_log") {
-            let rate = |i: usize| match name.ends_with(".mamba.A_log") {
+            let rate = |i: usize| match name.ends_with(".mamba.A_log") || name.ends_with(".mixer.A_log") {
                 true => (i + 1) as f32,
                 false => SLOWEST + (FASTEST - SLOWEST) * (i as f32 + 0.5) / n as f32,
             };

@@ -1,5 +1,5 @@
 //! Recurrent layers, which carry a state of fixed size instead of attending to all earlier tokens: gated short convolutions (LFM2), gated
-//! delta networks (Qwen 3.5, Qwen 3 Next), and state spaces (Granite 4).
+//! delta networks (Qwen 3.5, Qwen 3 Next), and state spaces (Granite 4, Nemotron-H).
 
 use super::bounds::{MOST_HIDDEN, MOST_INTERMEDIATE, MOST_LAYERS};
 use super::families::Family;
@@ -12,10 +12,10 @@ use serde_json::Value;
 const FULL: &str = "full_attention";
 
 /// Maximum number of heads of each kind, and maximum head size.
-const MOST_HEADS: usize = 1 << 12;
+pub(super) const MOST_HEADS: usize = 1 << 12;
 
 /// Maximum width of a convolution, in tokens.
-const MOST_WIDTH: usize = 1 << 10;
+pub(super) const MOST_WIDTH: usize = 1 << 10;
 
 /// Recurrent layers of a decoder and their sizes.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,7 +140,7 @@ impl Recurrence {
 /// Returns whether the layers that attend have RoPE.
 pub(super) fn rotates(config: &ConfigObject, family: Family) -> Result<bool, String> {
     if family != Family::GraniteMoeHybrid {
-        return Ok(true);
+        return Ok(family != Family::NemotronH);
     }
     match config.text("position_embedding_type")? {
         Some("rope") => Ok(true),
@@ -184,7 +184,7 @@ fn state_spaces(config: &ConfigObject, layers: usize) -> Result<Recurrence, Stri
     size("mamba_chunk_size", 256)?;
     let kind = RecurrenceKind::StateSpace {
         heads: DeltaHeads { keys, values, key_dim: size("mamba_d_state", 256)?, value_dim },
-        limits: step_limits(config)?,
+        limits: step_limits(config, "time_step_limit")?,
         convolution_bias: config.flag("mamba_conv_bias")?.unwrap_or(true),
         projection_bias: config.flag("mamba_proj_bias")?.unwrap_or(false),
     };
@@ -192,9 +192,9 @@ fn state_spaces(config: &ConfigObject, layers: usize) -> Result<Recurrence, Stri
 }
 
 /// Reads the smallest and the largest step size of state spaces.
-fn step_limits(config: &ConfigObject) -> Result<[f32; 2], String> {
-    let Some(given) = config.get("time_step_limit") else { return Ok([0.0, f32::INFINITY]) };
-    let wrong = || format!("time_step_limit {} must be two numbers, the first the smaller", printable(&given.to_string(), 80));
+pub(super) fn step_limits(config: &ConfigObject, key: &str) -> Result<[f32; 2], String> {
+    let Some(given) = config.get(key) else { return Ok([0.0, f32::INFINITY]) };
+    let wrong = || format!("{key} {} must be two numbers, the first the smaller", printable(&given.to_string(), 80));
     let number = |value: &Value| match value.as_str() {
         Some("Infinity") => Some(f32::INFINITY),
         _ => value.as_f64().map(|limit| limit as f32).or_else(|| value["__float__"].as_str().and_then(|s| s.parse().ok())),
@@ -234,6 +234,9 @@ pub(super) fn adjusted_intermediate(config: &ConfigObject) -> Result<usize, Stri
 pub(super) fn tied(config: &ConfigObject, family: Family) -> Result<Option<bool>, String> {
     let (own, common) =
         (if family.has_convolutions() { config.flag("tie_embedding")? } else { None }, config.flag("tie_word_embeddings")?);
+    if family == Family::NemotronH && common == Some(true) {
+        return Err("tie_word_embeddings is true, which transformers ignores in a nemotron_h; set it to false".into());
+    }
     Ok(own.or(common))
 }
 

@@ -14,14 +14,17 @@ use super::{Architecture, Result};
 use crate::ops::quantized::QuantizationScheme;
 use candle_core::Tensor;
 
-/// Returns the shapes of experts of hidden size `d`.
-fn experts(m: &Mixture, d: usize, names: &TensorNames) -> Experts<Linear<Vec<usize>>> {
+/// Returns the shapes of a model's experts.
+fn experts(m: &Mixture, a: &Architecture, names: &TensorNames) -> Experts<Linear<Vec<usize>>> {
     let biased = names.experts.is_some_and(ExpertNames::have_biases);
+    let (hidden, d, parts) = (a.hidden_size, m.latent.unwrap_or(a.hidden_size), a.wide_parts());
+    let through = |out: usize, input: usize| Linear::new(vec![out, input], a.mlp_bias.then(|| vec![out]));
     let bias = |shape: &[usize]| biased.then(|| shape.to_vec());
     Experts {
-        router: Linear::new(vec![m.experts, d], bias(&[m.experts])),
-        wide: Linear::new(vec![m.experts, 2 * m.width, d], bias(&[m.experts, 2 * m.width])),
+        router: Linear::new(vec![m.experts, hidden], bias(&[m.experts])),
+        wide: Linear::new(vec![m.experts, parts * m.width, d], bias(&[m.experts, parts * m.width])),
         down: Linear::new(vec![m.experts, d, m.width], bias(&[m.experts, d])),
+        latent: m.latent.map(|d| [through(d, hidden), through(hidden, d)]),
     }
 }
 
@@ -73,6 +76,13 @@ fn inputs(a: &Architecture, layer: usize, scheme: Option<QuantizationScheme>) ->
             joined(scheme, (&widths, d), a.qkv_bias, a.family.description().names.attention.qkv.len() == 3)
         }
     }
+}
+
+/// Returns the shapes of the projection after a layer's attention or recurrence.
+fn output(a: &Architecture, layer: usize, scheme: Option<QuantizationScheme>) -> Linear<Vec<usize>> {
+    let recurrent = a.is_recurrent(layer);
+    let width = a.varied_widths(layer).map_or_else(|| a.mixed_width(recurrent), |widths| widths[0]);
+    linear(scheme, a.hidden_size, width, if recurrent { a.recurrent_bias() } else { a.output_bias })
 }
 
 /// Returns the shapes of the projections of compressed rows.
@@ -135,26 +145,21 @@ fn shapes(a: &Architecture, scheme: Option<QuantizationScheme>) -> Weights<Vec<u
     };
     let recurrent = || a.convolution().map(|convolution| RecurrentWeights { convolution, network: a.network() });
     let layer = |l: usize| LayerWeights {
-        qkv: inputs(a, l, scheme),
-        o: linear(
-            scheme,
-            d,
-            a.varied_widths(l).map_or_else(|| a.mixed_width(a.is_recurrent(l)), |widths| widths[0]),
-            if a.is_recurrent(l) { a.recurrent_bias() } else { a.output_bias },
-        ),
+        qkv: if a.mixes(l) { inputs(a, l, scheme) } else { Vec::new() },
+        o: a.mixes(l).then(|| output(a, l, scheme)),
         attention: AttentionWeights {
-            sinks: names.attention.sinks.filter(|_| !a.is_recurrent(l)).map(|_| vec![a.heads.heads]),
-            qk_norm: head_norms(a, l).filter(|_| !a.is_recurrent(l) && a.key_source(l).is_none()),
+            sinks: names.attention.sinks.filter(|_| a.attends(l)).map(|_| vec![a.heads.heads]),
+            qk_norm: head_norms(a, l).filter(|_| a.attends(l) && a.key_source(l).is_none()),
             query_norm: a.key_source(l).map(|_| vec![a.heads_of(l).head_dim]),
             latent: a.latent.as_ref().map(|latent| second(latent, scheme)),
         },
         recurrent: recurrent().filter(|_| a.is_recurrent(l)),
         unit: a.has_unit(l).then(|| unit(l)),
-        experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(|m| experts(m, d, names)),
+        experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(|m| experts(m, a, names)),
         correction: a.mixture.as_ref().filter(|m| m.sparse[l] && m.corrected).map(|m| vec![m.experts]),
-        input_norm: input_norm.clone(),
+        input_norm: input_norm.clone().filter(|_| a.mixes(l)),
         attended_norm: attended_norm.clone(),
-        mlp_norm: mlp_norm.clone(),
+        mlp_norm: mlp_norm.clone().filter(|_| a.feeds(l)),
         added_norm: added_norm.clone(),
         end: end(a, scheme),
     };

@@ -41,7 +41,7 @@ impl ShortConvolution<Option<Tensor>> {
 }
 
 impl Architecture {
-    /// Returns whether a layer is recurrent; other layers attend.
+    /// Returns whether a layer is recurrent.
     pub fn is_recurrent(&self, layer: usize) -> bool {
         self.recurrence.as_ref().is_some_and(|recurrence| recurrence.layers[layer])
     }
@@ -53,7 +53,12 @@ impl Architecture {
 
     /// Returns the number of layers that attend.
     pub fn attending(&self) -> usize {
-        (0..self.layers).filter(|&layer| !self.is_recurrent(layer)).count()
+        (0..self.layers).filter(|&layer| self.attends(layer)).count()
+    }
+
+    /// Returns the number of recurrent layers.
+    pub fn recurring(&self) -> usize {
+        (0..self.layers).filter(|&layer| self.is_recurrent(layer)).count()
     }
 
     /// Returns the width of a convolution.
@@ -67,7 +72,7 @@ impl Architecture {
             let of_heads = recurrence.kind.heads().map_or(0, |heads| heads.values * heads.state());
             (recurrence.width - 1) * self.convolved() + of_heads
         });
-        ((self.layers - self.attending()) * of_layer * size_of::<f32>()) as f64
+        (self.recurring() * of_layer * size_of::<f32>()) as f64
     }
 
     /// Returns the operations per token of a recurrent layer, excluding its projections: those on the state, which is decayed, read and
@@ -87,6 +92,9 @@ impl Architecture {
 
     /// Returns the sum of the widths that a layer's projections read and write around attention or a recurrence.
     pub(super) fn mixer_width(&self, layer: usize) -> usize {
+        if !self.mixes(layer) {
+            return 0;
+        }
         if self.is_recurrent(layer) || self.latent.is_some() {
             let recurrent = self.is_recurrent(layer);
             self.input_widths(recurrent).into_iter().sum::<usize>() + self.mixed_width(recurrent)
@@ -122,7 +130,7 @@ impl Architecture {
     /// inputs, and the result.
     pub fn kept_of_mixer(&self, layer: usize) -> usize {
         match &self.latent {
-            _ if self.is_recurrent(layer) => self.mixer_width(layer),
+            _ if !self.attends(layer) => self.mixer_width(layer),
             Some(latent) => latent.input_widths().into_iter().sum::<usize>() + latent.value_width(),
             None => self.varied_widths(layer).map_or_else(
                 || 2 * (self.query_width() + self.kv_width()),

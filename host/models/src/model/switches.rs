@@ -59,7 +59,7 @@ impl Family {
             Self::Cohere2 | Self::GptNeoX | Self::StableLm => "layer_norm_eps",
             Self::Lfm2 | Self::Lfm2Moe => "norm_eps",
             Self::Starcoder2 => "norm_epsilon",
-            Self::Gpt2 => "layer_norm_epsilon",
+            Self::Gpt2 | Self::NemotronH => "layer_norm_epsilon",
             _ => "rms_norm_eps",
         }
     }
@@ -87,7 +87,7 @@ pub(super) fn biases(config: &ConfigObject, family: Family) -> Result<LinearBias
         Family::Gpt2 => true,
         Family::GptNeoX => flag("attention_bias", true)?,
         Family::Exaone4 | Family::Ministral | Family::Ministral3 | Family::Mistral | Family::Mixtral => false,
-        Family::Phi3 | Family::Qwen2 | Family::Qwen2Moe | Family::StableLm => false,
+        Family::NemotronH | Family::Phi3 | Family::Qwen2 | Family::Qwen2Moe | Family::StableLm => false,
         Family::Ernie45 => flag("use_bias", false)?,
         Family::Glm4 | Family::GptOss => flag("attention_bias", true)?,
         Family::Starcoder2 => flag("use_bias", true)?,
@@ -100,7 +100,7 @@ pub(super) fn biases(config: &ConfigObject, family: Family) -> Result<LinearBias
         _ => attention,
     };
     let mlp = match family {
-        Family::DeepseekV2 | Family::Granite | Family::Llama | Family::SmolLm3 => flag("mlp_bias", false)?,
+        Family::DeepseekV2 | Family::Granite | Family::Llama | Family::NemotronH | Family::SmolLm3 => flag("mlp_bias", false)?,
         Family::Ernie45 | Family::Starcoder2 => attention,
         _ => matches!(family, Family::Gpt2 | Family::GptNeoX),
     };
@@ -196,6 +196,7 @@ pub(super) fn activation_of(config: &ConfigObject, family: Family) -> Result<Act
         Family::Gemma2 | Family::Gemma3 | Family::Gemma4 | Family::Gemma4Unified => ("hidden_activation", "gelu_pytorch_tanh"),
         Family::Gpt2 => ("activation_function", "gelu_new"),
         Family::GptNeoX => ("hidden_act", "gelu"),
+        Family::NemotronH => ("mlp_hidden_act", "relu2"),
         Family::Starcoder2 => ("hidden_act", "gelu_pytorch_tanh"),
         _ => ("hidden_act", "silu"),
     };
@@ -214,6 +215,7 @@ pub(super) fn activation_of(config: &ConfigObject, family: Family) -> Result<Act
         "silu" | "swish" => Ok(Activation::Silu),
         "gelu" => Ok(Activation::Gelu),
         "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
+        "relu2" if family == Family::NemotronH => Ok(Activation::SquaredRelu),
         other => {
             Err(format!("{key} {:?} is not supported; silu, gelu, gelu_new and gelu_pytorch_tanh are", printable(other, 80)))
         }

@@ -66,7 +66,7 @@ impl Architecture {
 
     /// Returns the width of a token's cached keys in all layers together, which is also that of its values.
     pub fn cached_width(&self) -> usize {
-        let has_own = |layer: &usize| !self.is_recurrent(*layer) && self.key_source(*layer).is_none();
+        let has_own = |layer: &usize| self.attends(*layer) && self.key_source(*layer).is_none();
         (0..self.layers).filter(has_own).map(|layer| self.kv_width_of(layer)).sum()
     }
 

@@ -3,7 +3,7 @@
 use super::Result;
 use super::layer_input_weights::{LayerEnd, LayerInputWeights, PROJECTED_NORM, PROJECTION, SCALAR, TABLE};
 use super::lora::{LoraSettings, TrainedBiases};
-use super::names::TensorNames;
+use super::names::{LATENT_EXPERTS, TensorNames};
 use super::pass_observer::ModelPart;
 use super::recurrent_weights::RecurrentWeights;
 use crate::ops::quantized::{QuantizationScheme, QuantizedWeight};
@@ -89,6 +89,9 @@ pub struct Experts<L> {
     pub wide: L,
     /// Each expert's down projection, `[E, D, I]`.
     pub down: L,
+    /// Maps from the hidden size to what experts read, and back from what they write, if that has another width. The sizes `D` of experts are
+    /// that width then.
+    pub latent: Option<[L; 2]>,
 }
 
 /// Parameters of a layer's attention, excluding its projections.
@@ -127,15 +130,16 @@ pub struct LatentProjections<L> {
 /// Parameters of one layer.
 #[derive(Clone, Debug)]
 pub struct LayerWeights<T = Tensor> {
-    /// Query, key and value projections, or a joined one. In a recurrent layer, the projections of the recurrence's inputs.
+    /// Query, key and value projections, or a joined one. In a recurrent layer, the projections of the recurrence's inputs. None in a layer
+    /// without either.
     pub qkv: Vec<Linear<T>>,
-    /// Output projection of attention or the recurrence.
-    pub o: Linear<T>,
+    /// Output projection of attention or the recurrence, unless the layer has neither.
+    pub o: Option<Linear<T>>,
     /// Further parameters of attention; none in a recurrent layer.
     pub attention: AttentionWeights<T>,
     /// Recurrence that replaces attention, if the layer is recurrent.
     pub recurrent: Option<RecurrentWeights<T>>,
-    /// The MLP that every token goes through, unless there are only experts.
+    /// The MLP that every token goes through, unless there are only experts, or neither.
     pub unit: Option<MlpProjections<Linear<T>>>,
     /// The experts, if the layer has a mixture of them. Their outputs are added to the MLP's.
     pub experts: Option<Experts<Linear<T>>>,
@@ -272,12 +276,19 @@ impl<L> LatentProjections<L> {
 impl<L> Experts<L> {
     /// Borrows the maps.
     pub(super) fn each(&self) -> Experts<&L> {
-        Experts { router: &self.router, wide: &self.wide, down: &self.down }
+        Experts {
+            router: &self.router,
+            wide: &self.wide,
+            down: &self.down,
+            latent: self.latent.as_ref().map(|maps| maps.each_ref()),
+        }
     }
 
     /// Applies a function to each map.
     pub(super) fn map<U, E>(self, mut f: impl FnMut(L) -> std::result::Result<U, E>) -> std::result::Result<Experts<U>, E> {
-        Ok(Experts { router: f(self.router)?, wide: f(self.wide)?, down: f(self.down)? })
+        let (router, wide, down) = (f(self.router)?, f(self.wide)?, f(self.down)?);
+        let latent = self.latent.map(|[first, last]| Ok::<_, E>([f(first)?, f(last)?])).transpose()?;
+        Ok(Experts { router, wide, down, latent })
     }
 }
 
@@ -336,7 +347,7 @@ impl<T> LayerWeights<T> {
     /// Returns the layer's linear maps with their names.
     fn named_maps(&self, names: &'static TensorNames) -> Vec<(&'static str, &Linear<T>)> {
         let (inputs, output) = (self.input_names(names), names.mixed(self.recurrent.is_some()));
-        let mut all: Vec<_> = inputs.iter().copied().zip(&self.qkv).chain([(output, &self.o)]).collect();
+        let mut all: Vec<_> = inputs.iter().copied().zip(&self.qkv).chain(self.o.iter().map(|o| (output, o))).collect();
         all.extend(self.attention.latent.iter().flat_map(|latent| latent.named_maps(names)));
         all.extend(self.end.iter().flat_map(LayerEnd::named_maps));
         if let Some(unit) = &self.unit {
@@ -360,7 +371,7 @@ impl<T> LayerWeights<T> {
         let is_recurrent = self.recurrent.is_some();
         let inputs = self.qkv.iter().zip(self.input_names(names));
         let qkv = inputs.map(|(l, part)| l.map(&name(part), f)).collect::<std::result::Result<_, E>>()?;
-        let o = self.o.map(&name(names.mixed(is_recurrent)), f)?;
+        let o = self.o.as_ref().map(|o| o.map(&name(names.mixed(is_recurrent)), f)).transpose()?;
         let sinks = self.attention.sinks.as_ref().zip(names.attention.sinks).map(|(t, part)| f(name(part), t)).transpose()?;
         let latent = self.attention.latent.as_ref().zip(names.attention.latent);
         let latent = latent.map(|(own, second)| own.map(name, (second.second, names.attention.norms), f)).transpose()?;
@@ -380,6 +391,7 @@ impl<T> LayerWeights<T> {
             router: (&experts.router, named[0]),
             wide: (&experts.wide, named[1]),
             down: (&experts.down, named[2]),
+            latent: experts.latent.as_ref().map(|[first, last]| [(first, LATENT_EXPERTS[0]), (last, LATENT_EXPERTS[1])]),
         };
         let experts = self.experts.as_ref().map(|experts| of_experts(experts).map(&mut linear)).transpose()?;
         let correction = self.correction.as_ref().zip(names.experts.and_then(|names| names.correction));

@@ -19,6 +19,7 @@ mod pause;
 mod prefill_budget;
 mod prefix_cache;
 mod request;
+mod round_parts;
 mod sequence;
 mod worker;
 

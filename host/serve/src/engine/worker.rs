@@ -7,6 +7,7 @@ use super::pause::{PauseMode, PauseState};
 use super::prefill_budget::PrefillBudget;
 use super::prefix_cache::{PrefixCache, SHORTEST, common};
 use super::request::{EngineEvent, FinishReason};
+use super::round_parts::parts_of_threads;
 use super::sequence::{EngineSequence, SequenceEnd};
 use crate::model::{self, DecodeBatch, IncrementalDecoder, KvCache, Prefix};
 use crate::ops::{self, team};
@@ -18,9 +19,6 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Sender;
-
-/// Sequences per thread from which threads split the batch by sequence rather than within matrices, as in generation for training.
-const SEQUENCES_A_THREAD: usize = 8;
 
 /// Maximum number of prompt logits that a round computes; scored prompts are therefore read in smaller parts.
 const MOST_LOGITS: usize = 1 << 24;
@@ -407,13 +405,27 @@ fn compute(weights: &EngineWeights, steps: &mut [SequenceStep<'_>]) -> model::Re
     let threads = rayon::current_num_threads();
     let prompts: usize = steps.iter().filter(|step| step.sequence.is_reading()).map(|step| step.count).sum();
     let computing = RoundModel { model: &weights.model, none: &weights.none };
-    if prompts == 0 && steps.len() >= SEQUENCES_A_THREAD * threads {
-        let share = steps.len().div_ceil(threads);
-        steps.par_chunks_mut(share).try_for_each(|part| computing.run(part))?;
-    } else {
-        team::with_team(|| computing.run(steps))?;
+    let accept = |step: &mut SequenceStep<'_>| step.sequence.accept(step.read, &step.logits, weights.version);
+    let counts: Vec<usize> = steps.iter().map(|step| step.count).collect();
+    match parts_of_threads(&counts, threads) {
+        Some(lengths) => {
+            let (mut parts, mut rest) = (Vec::with_capacity(threads), &mut *steps);
+            for length in lengths {
+                let (part, others) = rest.split_at_mut(length);
+                parts.push(part);
+                rest = others;
+            }
+            parts.into_par_iter().try_for_each(|part| {
+                computing.run(part)?;
+                part.iter_mut().for_each(accept);
+                Ok::<_, model::Error>(())
+            })?;
+        }
+        None => {
+            team::with_team(|| computing.run(steps))?;
+            steps.par_iter_mut().for_each(accept);
+        }
     }
-    steps.par_iter_mut().for_each(|step| step.sequence.accept(step.read, &step.logits, weights.version));
     Ok(prompts)
 }
 

@@ -12,8 +12,8 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{self, SocketAddr};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub struct HttpListener {
     address: SocketAddr,
     stop: watch::Sender<bool>,
     /// Disconnected when the last connection has ended after a stop.
-    ended: Receiver<()>,
+    ended: Mutex<Receiver<()>>,
     /// Ends the thread and closes its connections when dropped.
     kill: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -105,7 +105,7 @@ impl HttpListener {
             let _ = runtime.block_on(killed);
             runtime.shutdown_background();
         })?;
-        Ok(Self { address: bound.address, stop, ended, kill: Some(kill), thread: Some(thread) })
+        Ok(Self { address: bound.address, stop, ended: Mutex::new(ended), kill: Some(kill), thread: Some(thread) })
     }
 
     /// Returns the address it listens on.
@@ -118,7 +118,10 @@ impl HttpListener {
     pub fn drain(&self, limit: Duration) -> bool {
         // Fails only if all connections have ended already.
         let _ = self.stop.send(true);
-        matches!(self.ended.recv_timeout(limit), Err(RecvTimeoutError::Disconnected))
+        matches!(
+            self.ended.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(limit),
+            Err(RecvTimeoutError::Disconnected)
+        )
     }
 }
 

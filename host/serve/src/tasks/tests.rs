@@ -2,6 +2,7 @@ use super::*;
 use crate::ops::sampler::Sampler;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 const SAMPLING: Sampler = Sampler { temperature: 0.9, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0 };
@@ -29,14 +30,20 @@ fn offers(count: usize) -> Vec<EpisodeTask> {
     (0..count).map(offer).collect()
 }
 
+#[derive(Default)]
 struct RecordingObserver {
     ends: BTreeMap<usize, TaskEnd>,
     looks: usize,
+    discarded: Arc<AtomicBool>,
 }
 
 impl EpisodeObserver for RecordingObserver {
     fn progressed(&mut self, _: EpisodeProgress) {
         self.looks += 1;
+    }
+
+    fn is_discarded(&self) -> bool {
+        self.discarded.load(Ordering::SeqCst)
     }
 
     fn ended(&mut self, at: usize, end: TaskEnd) {
@@ -49,7 +56,7 @@ fn played(tasks: &Arc<TaskQueue>, count: usize, rules: TaskRules, drive: impl Fn
     let own = Arc::clone(tasks);
     let interval = Duration::from_millis(20);
     let playing = thread::spawn(move || {
-        let mut heard = RecordingObserver { ends: BTreeMap::new(), looks: 0 };
+        let mut heard = RecordingObserver::default();
         own.play(offers(count), rules, interval, &mut heard);
         assert!(heard.ends.keys().copied().eq(0..count), "each ends once");
         (heard.ends.into_values().collect(), heard.looks)
@@ -59,6 +66,32 @@ fn played(tasks: &Arc<TaskQueue>, count: usize, rules: TaskRules, drive: impl Fn
     }
     drive(tasks);
     playing.join().unwrap()
+}
+
+#[test]
+fn a_discarded_generation_ends_at_once_and_the_next_one_is_played() {
+    let (tasks, discarded) = (tasks(), Arc::<AtomicBool>::default());
+    let (own, flag) = (Arc::clone(&tasks), Arc::clone(&discarded));
+    let playing = thread::spawn(move || {
+        let mut heard = RecordingObserver { discarded: flag, ..RecordingObserver::default() };
+        own.play(offers(4), rules(LONG, 4), LONG, &mut heard);
+        heard.ends
+    });
+    while tasks.start(TaskSelector::Next).is_err() {
+        thread::yield_now();
+    }
+    discarded.store(true, Ordering::SeqCst);
+    tasks.wake();
+    let ends = playing.join().unwrap();
+    assert!(ends.len() == 4 && ends.values().all(|end| end.failed.as_deref() == Some("is no longer needed")), "{ends:?}");
+    assert_eq!(tasks.start(TaskSelector::Next).unwrap_err(), NoTaskReason::Idle);
+    let (ends, _) = played(&tasks, 1, rules(LONG, 1), |tasks| {
+        while tasks.start(TaskSelector::Next).is_err() {
+            thread::yield_now();
+        }
+        assert!(tasks.finish_session(&session(tasks, "key0"), Ok(object(json!({"reward": 1})))).is_some());
+    });
+    assert_eq!(ends[0].failed, None);
 }
 
 fn object(value: Value) -> Map<String, Value> {

@@ -244,7 +244,7 @@ impl Collector {
         let mut figures = StepMetrics::start();
         let is_stale = e.rollouts.iter().any(|rollout| rollout.policy_version != with.at.step);
         let is_used = self.batching.sizes.trains_later || is_stale || e.columns.get(REF_LOGP).is_some();
-        if !self.rollout.recomputes_old_logp || !is_used || with.phase == Phase::Eval {
+        if !self.rollout.off_policy.recomputes_old_logp || !is_used || with.phase == Phase::Eval {
             return Ok(figures);
         }
         let policy = with.learner.policy().frozen();

@@ -1,4 +1,4 @@
-//! Generates ahead: while training learns from one generation, servers write the next ones.
+//! Generates ahead: while training learns from one generation, servers or agents write the next ones.
 
 use super::source::PolicyVersion;
 use super::{CollectionContext, Collector};
@@ -10,8 +10,7 @@ use std::sync::Arc;
 impl Collector {
     /// Returns how many generations may be begun before training starts on the one before them.
     fn generations_ahead(&self) -> usize {
-        let most = self.rollout.servers.as_ref().map_or(0, |servers| servers.max_staleness);
-        usize::try_from(most).unwrap_or(usize::MAX) / self.batching.updates_per_generation()
+        usize::try_from(self.rollout.off_policy.max_staleness).unwrap_or(usize::MAX) / self.batching.updates_per_generation()
     }
 
     /// Returns the prompts of the next generation. If generations are written ahead, also begins as many as allowed with the current

@@ -94,7 +94,7 @@ impl MinimumMemory {
 pub(super) fn activations(config: &RunConfig, a: &Architecture, bf16: bool, tokens: usize) -> f64 {
     let kept = |layer: usize| match config.gradient_checkpointing {
         true => a.hidden_size,
-        false => 2 * (a.hidden_size + a.intermediate_size) + a.kept_of_mixer(layer),
+        false => a.kept_of_layer(layer),
     };
     let bytes = if bf16 { 2.0 } else { 4.0 };
     tokens as f64 * (0..a.layers).map(kept).sum::<usize>() as f64 * bytes

@@ -246,13 +246,13 @@ fn rounds(config: &RunConfig) -> bool {
 
 /// Returns the source of the log-probabilities that later updates compare completions with.
 pub(super) fn old_logp(config: &RunConfig, backend: &ComputeBackend) -> OldLogpSource {
-    let differs = backend.is_bf16() || rounds(config) || !config.rollout_server.is_empty();
+    let differs = backend.is_bf16() || rounds(config) || !config.rollout_server.is_empty() || config.max_staleness > 0;
     let old_logp = config.old_logp.unwrap_or(if differs { OldLogpSource::Recompute } else { OldLogpSource::Sampling });
     // Chosen by the user, or left from a start in f32.
     if differs && old_logp == OldLogpSource::Sampling {
         tracing::warn!(
-            "old_logp is \"sampling\", but sampling and training round differently here: their log-probabilities differ by some \
-             thousandths or more; set it to \"recompute\", the default here, if several updates learn from a generation"
+            "old_logp is \"sampling\", but sampling and training round differently here, or use different weights: their \
+             log-probabilities differ by some thousandths or more; set it to \"recompute\", the default here, if several updates learn from a generation"
         );
     }
     old_logp

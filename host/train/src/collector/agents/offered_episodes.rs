@@ -1,9 +1,9 @@
 //! Episodes that external drivers play: the run offers them over HTTP and waits until all have ended.
 
 use super::super::episode_store::FinishedEpisode;
+use super::context::{AgentContext, AgentEpisode};
 use super::played_episode::PlayedEpisode;
 use super::program::ProgramOutcome;
-use super::{AgentContext, AgentEpisode};
 use crate::activity::{Activity, ProgressTask, ProgressUnit};
 use rlhost_serve::tasks::{EpisodeObserver, EpisodeProgress, EpisodeTask as Offer, TaskEnd, TaskQueue, TaskRules};
 use serde_json::Map;
@@ -33,6 +33,10 @@ impl EpisodeObserver for OfferedEpisodes<'_> {
         }
     }
 
+    fn is_discarded(&self) -> bool {
+        self.table.generation.is_discarded()
+    }
+
     fn ended(&mut self, at: usize, end: TaskEnd) {
         let TaskEnd { record, report, failed } = end;
         let played = PlayedEpisode::new(record, ProgramOutcome { output: report, errors: String::new(), failed }, self.seeds[at]);
@@ -52,30 +56,30 @@ impl AgentContext<'_> {
         };
         let seeds: Vec<u64> = episodes.iter().map(|episode| episode.seed).collect();
         let offer = |(&number, episode): (&usize, AgentEpisode)| {
-            let row = self.request.prompts[self.place_of(number).0].row;
+            let row = self.generation.prompts[self.place_of(number).0].row;
             let AgentEpisode { key, name, seed, seed_of_calls, row: columns } = episode;
             let told =
                 Map::from_iter([("row".to_owned(), columns), ("index".to_owned(), row.into()), ("seed".to_owned(), seed.into())]);
             Offer { name, row, key, seed: seed_of_calls, driver_fields: told }
         };
         let offers = numbers.iter().zip(episodes).map(offer).collect();
-        let (timeout, max_open) = (self.entry.timeout(), self.entry.max_concurrent);
+        let (timeout, max_open) = (self.stage.entry.timeout(), self.stage.entry.max_concurrent);
         let interval = REMINDER_INTERVAL.min(timeout / 4).max(Duration::from_millis(10));
         let task = ProgressTask::new(Activity::Generating).with_total(numbers.len() as u64, ProgressUnit::Things);
         let reminded = Instant::now();
         let mut offered =
             OfferedEpisodes { table: self, numbers: &numbers, seeds: &seeds, ended: &mut ended, task, interval, reminded };
-        tasks.play(offers, TaskRules { session: self.rules, timeout, max_open }, interval, &mut offered);
+        tasks.play(offers, TaskRules { session: self.generation.rules, timeout, max_open }, interval, &mut offered);
         self.in_order(ended)
     }
 
     /// Logs what the run waits for.
     fn remind(&self, EpisodeProgress { offered, open, idle_time: quiet, .. }: EpisodeProgress, all: usize) {
-        let (seconds, limit) = (quiet.as_secs_f64(), self.entry.timeout_s);
+        let (seconds, limit) = (quiet.as_secs_f64(), self.stage.entry.timeout_s);
         let heard = format!("nothing was heard of a driver for {seconds:.0} s; {limit} s (timeout_s) is the limit");
         tracing::warn!(
             "waiting for drivers at http://{}/rl/next_task: of {all} episodes, {offered} have not begun and {open} are under way; {heard}",
-            self.address
+            self.stage.server.address()
         );
     }
 }

@@ -1,10 +1,11 @@
 //! Persistent agents: a program that is started once and plays an episode for each line of its input.
 
-use super::program::{ProgramOutcome, StreamReader, begin, spawned};
+use super::program::{DISCARDED, ProgramOutcome, StreamReader, begin, spawned};
 use crate::config::AgentEntry;
 use crate::ops;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,9 @@ const LONGEST: u64 = 64 << 10;
 
 /// Number of unread lines after which the program blocks.
 const WAITING: usize = 16;
+
+/// Interval between checks whether the episode is still needed.
+const DISCARD_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Time that a program has to write an error after it has exited.
 const LAST_WORDS: Duration = Duration::from_millis(200);
@@ -47,8 +51,8 @@ impl PersistentProgram {
         Ok(Self { child, stdin, lines, errors })
     }
 
-    /// Plays an episode. Returns its outcome, and the program unless it can't be used again.
-    pub(super) fn play(mut self, line: &str, limit: Duration) -> (ProgramOutcome, Option<Self>) {
+    /// Plays an episode, until it is discarded. Returns its outcome, and the program unless it can't be used again.
+    pub(super) fn play(mut self, line: &str, limit: Duration, discarded: &AtomicBool) -> (ProgramOutcome, Option<Self>) {
         // Output after the last report belongs to no episode.
         while self.lines.try_recv().is_ok() {}
         let failed = |this: &Self, reason: String| {
@@ -60,13 +64,16 @@ impl PersistentProgram {
         }
         let (until, mut output) = (Instant::now() + limit, String::new());
         loop {
-            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left.min(DISCARD_CHECK_INTERVAL)) {
                 Ok(line) if line.starts_with('{') => {
                     output += &line;
                     return (ProgramOutcome { output, errors: String::new(), failed: None }, Some(self));
                 }
                 Ok(line) if output.len() < LONGEST as usize => output = output + &line + "\n",
                 Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) if discarded.load(Ordering::SeqCst) => return failed(&self, DISCARDED.into()),
+                Err(RecvTimeoutError::Timeout) if left > DISCARD_CHECK_INTERVAL => {}
                 Err(RecvTimeoutError::Timeout) => {
                     return failed(&self, format!("took longer than {} s (timeout_s)", limit.as_secs_f64()));
                 }
@@ -120,7 +127,7 @@ mod tests {
         let script = "n=0; while read -r line; do n=$((n + 1)); echo \"got $line\"; echo \"{\\\"reward\\\": $n}\"; done";
         let mut program = PersistentProgram::start(&entry(script), &[]).unwrap();
         for n in 1..4 {
-            let (outcome, left) = program.play("a line\n", MINUTE);
+            let (outcome, left) = program.play("a line\n", MINUTE, &AtomicBool::new(false));
             assert_eq!((outcome.output, outcome.failed), (format!("got a line\n{{\"reward\": {n}}}"), None));
             program = left.unwrap();
         }
@@ -129,7 +136,8 @@ mod tests {
     #[test]
     fn a_program_that_ends_or_hangs_is_of_no_more_use() {
         let play = |script: &str, limit| {
-            let (outcome, left) = PersistentProgram::start(&entry(script), &[]).unwrap().play("x\n", limit);
+            let (outcome, left) =
+                PersistentProgram::start(&entry(script), &[]).unwrap().play("x\n", limit, &AtomicBool::new(false));
             assert!(left.is_none());
             (outcome.failed.unwrap(), outcome.errors)
         };

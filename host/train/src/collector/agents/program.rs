@@ -20,6 +20,9 @@ const REST: Duration = Duration::from_millis(500);
 /// Maximum interval between checks whether the program has exited.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// Reason why an episode of a discarded generation failed.
+pub(super) const DISCARDED: &str = "is no longer needed";
+
 /// Outcome of a program's run.
 pub(super) struct ProgramOutcome {
     /// The end of the program's standard output.
@@ -53,22 +56,23 @@ impl ProgramOutcome {
     }
 }
 
-/// Runs a program for an episode, with this text as its standard input.
-pub(super) fn run(entry: &AgentEntry, variables: &[(&str, String)], input: String) -> ProgramOutcome {
+/// Runs a program for an episode, with this text as its standard input. It is killed when the episode is discarded.
+pub(super) fn run(entry: &AgentEntry, variables: &[(&str, String)], input: String, discarded: &AtomicBool) -> ProgramOutcome {
     match spawned(entry, variables) {
-        Ok(child) => followed(child, entry.timeout(), input),
+        Ok(child) => followed(child, entry.timeout(), input, discarded),
         Err(reason) => ProgramOutcome::from_failure(reason),
     }
 }
 
 /// Waits until a program exits, for at most `limit`.
-fn followed(mut child: Child, limit: Duration, input: String) -> ProgramOutcome {
+fn followed(mut child: Child, limit: Duration, input: String, discarded: &AtomicBool) -> ProgramOutcome {
     let begun = Instant::now();
     let streams = ProgramStreams::from_child(&mut child, input);
     let mut pause = Duration::from_millis(1);
     let mut failed = streams.as_ref().err().cloned();
     while failed.is_none() && !has_ended(&mut child) {
         match limit.checked_sub(begun.elapsed()) {
+            Some(_) if discarded.load(Ordering::SeqCst) => failed = Some(DISCARDED.to_owned()),
             Some(left) => thread::sleep(pause.min(left)),
             None => failed = Some(format!("took longer than {} s (timeout_s)", limit.as_secs_f64())),
         }
@@ -208,7 +212,7 @@ mod tests {
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
         let entry = serde_json::json!({"command": command, "timeout_s": timeout_s, "pass_env": ["RLHOST_TEST_UNSET"]});
         let entry: AgentEntry = serde_json::from_value(entry).unwrap();
-        run(&entry, &[("RLHOST_SEED", "7".into())], "{\"a\": 1}\n".into())
+        run(&entry, &[("RLHOST_SEED", "7".into())], "{\"a\": 1}\n".into(), &AtomicBool::new(false))
     }
 
     #[test]
@@ -234,7 +238,25 @@ mod tests {
         assert_eq!(std::fs::read(&marker).unwrap(), before, "a process of its group goes on");
         assert!(agent("exit 3", 60.0).failed.unwrap().contains("exit status: 3"));
         let missing: AgentEntry = serde_json::from_value(serde_json::json!({"command": ["/no/such/program"]})).unwrap();
-        assert!(run(&missing, &[], String::new()).failed.unwrap().contains("/no/such/program can't be started"));
+        assert!(
+            run(&missing, &[], String::new(), &AtomicBool::new(false))
+                .failed
+                .unwrap()
+                .contains("/no/such/program can't be started")
+        );
+    }
+
+    #[test]
+    fn the_program_of_a_discarded_episode_is_killed() {
+        let command = ["sh", "-c", "sleep 1000"].map(str::to_owned);
+        let entry: AgentEntry = serde_json::from_value(serde_json::json!({"command": command})).unwrap();
+        let discarded = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let running = scope.spawn(|| run(&entry, &[], String::new(), &discarded));
+            thread::sleep(Duration::from_millis(50));
+            discarded.store(true, Ordering::SeqCst);
+            assert_eq!(running.join().unwrap().failed.unwrap(), DISCARDED);
+        });
     }
 
     #[test]
@@ -244,6 +266,6 @@ mod tests {
         assert!(outcome.output.len() <= OUTPUT_TAIL_BYTES && outcome.output.ends_with("end\n"));
         let command = ["sh", "-c", "echo done"].map(str::to_owned);
         let entry: AgentEntry = serde_json::from_value(serde_json::json!({"command": command})).unwrap();
-        assert_eq!(run(&entry, &[], "x".repeat(1 << 20)).output, "done\n");
+        assert_eq!(run(&entry, &[], "x".repeat(1 << 20), &AtomicBool::new(false)).output, "done\n");
     }
 }
