@@ -2,7 +2,7 @@
 //! how products are applied and over where tokens find earlier ones: in a forest in training, or in caches. `decoder.rs` and
 //! `forest_mixer.rs` compute its gradient, `costs.rs` its cost, and `device_decoder.rs` runs it on a device as fused kernels.
 
-use super::layer_end::EndActivations;
+use super::end_activations::EndActivations;
 use super::layer_projections::LayerProjections;
 use super::mixer::{self, AttentionOutput, MixerActivations, TokenMixer};
 use super::recurrent_weights::RecurrentWeights;

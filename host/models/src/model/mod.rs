@@ -22,6 +22,7 @@ mod device_decoder;
 mod device_steps;
 mod dtype;
 mod embedding_noise;
+mod end_activations;
 mod error;
 mod expert_adapters;
 mod experts;
