@@ -7,6 +7,8 @@ mod families;
 mod naive;
 #[path = "shared/packed.rs"]
 mod packed;
+#[path = "forest/varied.rs"]
+mod varied;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use families::FAMILIES;
@@ -89,13 +91,15 @@ fn naive_with(a: &Architecture, weights: &Weights, derivatives: LossDerivatives,
     let vars: HashMap<String, Var> =
         weights.named().into_iter().map(|(n, t)| Ok((n, Var::from_tensor(&t.copy()?)?))).collect::<Result<_>>()?;
     // This parameter is only compared with, so it has no gradient.
-    let has_gradient = |name: &str| !name.ends_with("e_score_correction_bias") && !name.ends_with("expert_bias");
+    let has_gradient = |name: &str| {
+        !name.ends_with("e_score_correction_bias") && !name.ends_with("expert_bias") && !name.ends_with("layer_scalar")
+    };
     let rows: Vec<(usize, Vec<u32>)> =
         texts().into_iter().flat_map(|(p, cs)| cs.into_iter().map(move |c| (p.len(), [p.clone(), c].concat()))).collect();
     let longest = rows.iter().map(|(_, r)| r.len()).max().unwrap_or(0);
     let padded: Vec<u32> = rows.iter().flat_map(|(_, r)| r.iter().copied().chain(std::iter::repeat(0)).take(longest)).collect();
     let ids = Tensor::from_vec(padded, (rows.len(), longest), &Device::Cpu)?;
-    let naive = NaiveDecoder { a, vars: &vars, routed: RefCell::default() };
+    let naive = NaiveDecoder { a, vars: &vars, routed: RefCell::default(), known: RefCell::default() };
     let (all, valued) = naive.forward(&ids)?;
     let (mut logp, mut entropy, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for (i, (prompt, row)) in rows.iter().enumerate() {
@@ -186,6 +190,11 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
     }
 }
 
+/// Returns whether keys of a layer also serve as values.
+fn values_are_keys(a: &Architecture, layer: usize) -> bool {
+    a.varied.as_ref().is_some_and(|varied| varied.keys_are_values && varied.whole[layer])
+}
+
 /// Returns the number of a layer's linear maps to which this many targets refer.
 fn maps(a: &Architecture, layer: usize, targets: usize) -> usize {
     match a.family {
@@ -204,6 +213,12 @@ fn maps(a: &Architecture, layer: usize, targets: usize) -> usize {
         Family::Qwen3_5 => 7,
         // As above, without MLPs: a mixture's adapter leaves them alone.
         Family::Lfm2Moe if a.is_recurrent(layer) => 2,
+        // All maps but those of keys and values, if these are another layer's; those of the layer's own input, and the one before them.
+        Family::Gemma4 | Family::Gemma4Unified => {
+            let own = if a.key_source(layer).is_some() { 0 } else { 1 + usize::from(!values_are_keys(a, layer)) };
+            let inputs = if a.layer_input_width().is_some() { 2 + usize::from(layer == 0) } else { 0 };
+            5 + own + inputs
+        }
         // Two projections around a state space, or four around attention, and two of the MLP.
         Family::GraniteMoeHybrid if a.is_recurrent(layer) => 4,
         Family::GraniteMoeHybrid => 6,
@@ -235,6 +250,18 @@ fn targets(a: &Architecture) -> Vec<String> {
         Family::DeepseekV3 => {
             &["q_a_proj", "q_b_proj", "q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
         }
+        Family::Gemma4 if a.layer_input_width().is_some() => &[
+            "q_proj",
+            "k_proj",
+            "v_proj",
+            "o_proj",
+            "gate_proj",
+            "up_proj",
+            "down_proj",
+            "per_layer_input_gate",
+            "per_layer_projection",
+            "per_layer_model_projection",
+        ],
         Family::Glm4 => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"],
         Family::Phi3 => &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
         Family::Starcoder2 => &["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],

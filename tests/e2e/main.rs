@@ -47,6 +47,7 @@ mod models {
     mod quantized;
     mod recurrent;
     mod reward_models;
+    mod varied;
 }
 
 mod plugins {

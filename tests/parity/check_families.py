@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 
 STEPS, NEW = 3, 48
 # Not those that differ only in how they are stored.
-NAMES = [name for name in MODELS if name not in ("llama3_parameters", "qwen2_sharded", "gemma3_vision", "mistral3_vision")]
+NAMES = [name for name in MODELS if name not in ("llama3_parameters", "qwen2_sharded", "gemma3_vision", "gemma4_vision", "mistral3_vision")]
 PROMPT = "question 7"
 
 

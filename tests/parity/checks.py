@@ -55,6 +55,8 @@ def make(name, base, run, context, changed=None):
         config.pop(key, None)
     length = "n_positions" if "n_positions" in config else "max_position_embeddings"
     architecture = type(AutoModelForCausalLM.from_config(MODELS[name][1])).__name__
+    if "vocab_size_per_layer_input" in config:
+        config["vocab_size_per_layer_input"] = 257
     config |= {"pad_token_id": None, length: context, "architectures": [architecture], **(changed or {})}
     scalings = config.get("rope_parameters") or {}
     for scaling in [scalings, *(scalings.get(kind) or {} for kind in ("full_attention", "sliding_attention"))]:

@@ -49,6 +49,8 @@ pub enum Capability {
     RecurrentLayers,
     /// Attention whose keys and values are compressed.
     LatentAttention,
+    /// Layers with other heads than others, without keys of their own, or with embeddings of their own.
+    VariedLayers,
     /// MLPs whose activation function is a squared ReLU.
     SquaredRelu,
     /// Layers of one part: attention, an MLP or experts.
@@ -59,7 +61,7 @@ pub enum Capability {
 
 impl Capability {
     /// All capabilities.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::QuantizedWeights,
         Self::StoredWeights,
         Self::RolloutPrecision,
@@ -80,6 +82,7 @@ impl Capability {
         Self::ExpertBiases,
         Self::RecurrentLayers,
         Self::LatentAttention,
+        Self::VariedLayers,
         Self::SquaredRelu,
         Self::SinglePartLayers,
         Self::DividedModels,
@@ -108,6 +111,7 @@ impl Capability {
             | Self::ExpertBiases
             | Self::RecurrentLayers
             | Self::LatentAttention
+            | Self::VariedLayers
             | Self::SquaredRelu
             | Self::SinglePartLayers
             | Self::DividedModels => false,
@@ -137,6 +141,7 @@ impl Capability {
             Self::RowFactors => "scores scaled by position and shared MLPs with a gate",
             Self::RecurrentLayers => "recurrent layers",
             Self::LatentAttention => "attention with compressed keys and values",
+            Self::VariedLayers => "layers whose heads differ, that share keys or that have embeddings of their own",
             Self::SquaredRelu => "squared ReLU",
             Self::SinglePartLayers => "layers of one part",
             Self::DividedModels => "models divided among processes",

@@ -115,8 +115,8 @@ fn add_rope(keys: &mut GgufKeys, rope: &Rope, a: &Architecture) {
     }
     let mut scaling = |kind: &str| keys.add("rope.scaling.type", GgufValue::Text(kind.into()));
     match &rope.scaling {
-        // Divisors per frequency are stored in a tensor.
-        RopeScaling::None | RopeScaling::Llama3 { .. } => {}
+        // Divisors per frequency are stored in a tensor; no graph rotates only the first pairs of dimensions.
+        RopeScaling::None | RopeScaling::Llama3 { .. } | RopeScaling::Proportional { .. } => {}
         RopeScaling::Linear { factor } => {
             scaling("linear");
             keys.number("rope.scaling.factor", *factor);

@@ -118,6 +118,8 @@ fn for_family(family: Family) -> Option<LlamaCppGraph> {
         | Family::DeepseekV3
         | Family::Ernie45
         | Family::Exaone4
+        | Family::Gemma4
+        | Family::Gemma4Unified
         | Family::Glm4
         | Family::Glm4Moe
         | Family::GptOss
@@ -237,6 +239,7 @@ impl LlamaCppGraph {
             RopeScaling::Yarn { original, ramp, .. } => {
                 self.scalings != SupportedRopeScaling::Linear && *ramp == self::ramp(rope, *original)
             }
+            RopeScaling::Proportional { .. } => false,
             RopeScaling::Long { .. } => matches!(self.scalings, SupportedRopeScaling::Divisors | SupportedRopeScaling::Long),
         }
     }

@@ -16,14 +16,16 @@ pub struct NaiveDecoder<'a> {
     pub vars: &'a HashMap<String, Var>,
     /// Probabilities of experts, `[B * T, E]`, and the chosen ones, for each layer that has experts.
     pub routed: RefCell<Vec<(Tensor, Tensor)>>,
+    /// Newest keys and values of layers with windows, and of those without, where heads differ between layers.
+    pub known: RefCell<HashMap<bool, (Tensor, Tensor)>>,
 }
 
 impl NaiveDecoder<'_> {
-    fn var(&self, name: &str) -> &Tensor {
+    pub(super) fn var(&self, name: &str) -> &Tensor {
         self.vars[name].as_tensor()
     }
 
-    fn linear(&self, x: &Tensor, name: &str) -> Result<Tensor> {
+    pub(super) fn linear(&self, x: &Tensor, name: &str) -> Result<Tensor> {
         let w = self.var(&format!("{name}.weight"));
         let part = |part: &str| self.vars.get(&format!("{name}.{part}"));
         let y = match (part("lora_A.weight"), part("lora_B.weight"), part("lora_magnitude_vector")) {
@@ -45,7 +47,7 @@ impl NaiveDecoder<'_> {
         }
     }
 
-    fn norm(&self, x: &Tensor, name: &str) -> Result<Tensor> {
+    pub(super) fn norm(&self, x: &Tensor, name: &str) -> Result<Tensor> {
         let weight = self.var(&format!("{name}.weight")).clone();
         let weight = if self.a.norm == NormKind::RmsFromOne { (weight + 1.0)? } else { weight };
         let x = match self.a.norm {
@@ -66,7 +68,7 @@ impl NaiveDecoder<'_> {
     }
 
     /// Converts `[B, T, heads, C]` to rotated `[B, heads, T, C]`.
-    fn rotated(&self, x: &Tensor, rope: Option<&Rope>) -> Result<Tensor> {
+    pub(super) fn rotated(&self, x: &Tensor, rope: Option<&Rope>) -> Result<Tensor> {
         let x = x.transpose(1, 2)?.contiguous()?;
         let Some(rope) = rope else { return Ok(x) };
         let (_, _, t, c) = x.dims4()?;
@@ -138,6 +140,9 @@ impl NaiveDecoder<'_> {
         let rope = a.rotary[l].map(|rope| &a.ropes[rope]);
         if let Some(latent) = a.latent {
             return self.latent_attention(x, layer, (latent, rope), &mask);
+        }
+        if a.family.is_gemma4() {
+            return self.varied_attention(x, layer, (l, rope), &mask);
         }
         let [q, k, v] = self.heads(x, layer)?;
         let (mut q, mut k, v) = (self.rotated(&q, rope)?, self.rotated(&k, rope)?, self.rotated(&v, None)?);
@@ -534,6 +539,7 @@ impl NaiveDecoder<'_> {
         if let Some(table) = self.vars.get("transformer.wpe.weight") {
             x = x.broadcast_add(&table.narrow(0, 0, t)?)?;
         }
+        let inputs = self.inputs_of_layers(ids, &x)?;
         let residual = f64::from(a.factors.residual);
         for l in 0..a.layers {
             let layer = format!("{layers}.{l}");
@@ -558,7 +564,8 @@ impl NaiveDecoder<'_> {
             }
             let read = if a.parallel { &x } else { &middle };
             let y = norm(&self.fed(&norm(read, before)?, &layer, l)?, fed)?;
-            x = (middle + (y * residual)?)?;
+            let input = inputs.as_ref().map(|all| all.narrow(2, l, 1)?.squeeze(2)).transpose()?;
+            x = self.ended((middle + (y * residual)?)?, &layer, input)?;
         }
         let x = self.norm(&x, last)?;
         let logits = x.broadcast_matmul(&self.var(if a.tied { embedding } else { head }).t()?)?;
@@ -573,7 +580,9 @@ fn norms_of(family: Family) -> [&'static str; 4] {
     match family {
         Family::Cohere2 => [input, "", input, ""],
         Family::Exaone4 | Family::Olmo2 | Family::Olmo3 => ["", behind, "", "post_feedforward_layernorm"],
-        Family::Gemma2 | Family::Gemma3 => [input, behind, "pre_feedforward_layernorm", "post_feedforward_layernorm"],
+        Family::Gemma2 | Family::Gemma3 | Family::Gemma4 | Family::Gemma4Unified => {
+            [input, behind, "pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        }
         Family::Glm4 => [input, "post_self_attn_layernorm", behind, "post_mlp_layernorm"],
         Family::Gpt2 => ["ln_1", "", "ln_2", ""],
         Family::Lfm2 | Family::Lfm2Moe => ["operator_norm", "", "ffn_norm", ""],

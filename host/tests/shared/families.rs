@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from Llama.
 
 /// Folder names of the fixtures.
-pub const FAMILIES: [&str; 45] = [
+pub const FAMILIES: [&str; 49] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -47,16 +47,24 @@ pub const FAMILIES: [&str; 45] = [
     "deepseek_v3_dense",
     "nemotron_h",
     "nemotron_h_dense",
+    "gemma4",
+    "gemma4_dense",
+    "gemma4_unified",
+    "gemma4_vision",
 ];
 
 /// Fixtures that devices have no kernels for.
-const OF_THE_CPU: [&str; 23] = [
+const OF_THE_CPU: [&str; 27] = [
     "cohere2",
     "deepseek_v2",
     "deepseek_v2_greedy",
     "deepseek_v3",
     "deepseek_v3_dense",
     "ernie4_5",
+    "gemma4",
+    "gemma4_dense",
+    "gemma4_unified",
+    "gemma4_vision",
     "glm4",
     "gpt_oss",
     "hunyuan_v1_dense",

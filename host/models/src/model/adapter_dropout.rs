@@ -4,7 +4,7 @@ use crate::ops::Forest;
 use crate::ops::dropout::{DropoutMask, mixed_bits};
 
 /// Maximum number of linear maps of a layer.
-pub(super) const MAPS: usize = 8;
+pub(super) const MAPS: usize = 10;
 
 /// Number of linear maps of most layers.
 const USUAL: usize = 7;
@@ -31,7 +31,8 @@ impl Dropout {
     pub(super) fn mask(&self, layer: usize, map: usize, some: bool) -> DropoutMask<'_> {
         let rows = if some { &self.rows } else { &self.texts };
         // The largest number is reserved for the noise on embeddings.
-        let number = if map < USUAL { (layer * USUAL + map) as u64 } else { u64::MAX - 1 - layer as u64 };
+        let further = |map: usize| u64::MAX - 1 - (((map - USUAL) as u64) << 32) - layer as u64;
+        let number = if map < USUAL { (layer * USUAL + map) as u64 } else { further(map) };
         DropoutMask { rows, key: mixed_bits(self.key ^ mixed_bits(number)), p: self.p }
     }
 }

@@ -1,5 +1,6 @@
 //! Adapters on a model's weights: adds, merges and removes them.
 
+use super::layer_input_weights::{LayerEnd, LayerInputMaps, PROJECTION, STAGE_MAPS};
 use super::lora::LoraSettings;
 use super::lora::TrainedBiases;
 use super::names::{ExpertNames, TensorNames};
@@ -65,7 +66,7 @@ impl LayerWeights {
     /// Returns the linear maps that an adapter can apply to, except those of experts.
     fn linears(&mut self, names: &'static TensorNames) -> Vec<(&'static str, &mut Linear)> {
         let inputs = self.input_names(names);
-        let Self { qkv, attention, o, unit, experts, recurrent, .. } = self;
+        let Self { qkv, attention, o, unit, experts, recurrent, end, .. } = self;
         let (recurrent, (wide_names, down_name)) = (recurrent.is_some(), names.unit(experts.is_some()));
         let named = |names: &'static [&'static str]| names.iter().copied();
         let mut all: Vec<_> = named(inputs).zip(qkv).collect();
@@ -77,6 +78,9 @@ impl LayerWeights {
         if let Some(MlpProjections { wide, down, .. }) = unit {
             all.extend(named(wide_names).zip(wide));
             all.push((down_name, down));
+        }
+        if let Some(LayerInputMaps { gate, projection }) = end.as_mut().and_then(LayerEnd::maps_mut) {
+            all.extend(STAGE_MAPS.into_iter().zip([gate, projection]));
         }
         all
     }
@@ -104,7 +108,8 @@ impl Architecture {
         let has = |recurrent: &bool| (0..self.layers).any(|layer| self.mixes(layer) && self.is_recurrent(layer) == *recurrent);
         let mixers = [true, false].into_iter().filter(has).flat_map(of_kind);
         let mixers = self.latent_modules().unwrap_or_else(|| mixers.collect());
-        for name in mixers.into_iter().chain(of_unit.copied()) {
+        let of_inputs = STAGE_MAPS.into_iter().chain([PROJECTION]).filter(|_| self.layer_input_width().is_some());
+        for name in mixers.into_iter().chain(of_unit.copied()).chain(of_inputs) {
             let module = name.rsplit_once('.').map_or(name, |(_, module)| module);
             if !all.contains(&module) {
                 all.push(module);
@@ -130,6 +135,9 @@ impl Weights {
             for (name, stack) in layer.stacks(names).into_iter().filter(|(name, _)| adapted.contains(name)) {
                 stack.adapter = part(&format!("{}.{l}.{name}", names.layers), stack)?;
             }
+        }
+        if let Some(own) = &mut self.layer_inputs {
+            own.projection.adapter = part(PROJECTION, &own.projection)?;
         }
         self.lora = Some(lora);
         Ok(self)
@@ -177,20 +185,28 @@ impl Weights {
         for (_, stack) in plain.layers.iter_mut().flat_map(|layer| layer.stacks(self.names)) {
             stack.adapter = None;
         }
+        plain.layer_inputs.iter_mut().for_each(|own| own.projection.adapter = None);
         plain
     }
 
     /// Returns the model with its adapter merged into the weights.
     pub fn merged(&self) -> Result<Self> {
         let mut plain = Self { lora: None, ..self.clone() };
+        let merge = |linear: &mut Linear, module: String| {
+            if linear.bias.is_none() && linear.adapter.as_ref().is_some_and(|adapter| adapter.bias.is_some()) {
+                return Err(Error::NoBias { module });
+            }
+            (linear.weight, linear.bias) = (linear.merged()?, linear.added()?);
+            (linear.adapter, linear.scales) = (None, None);
+            Ok(())
+        };
         for (l, layer) in plain.layers.iter_mut().enumerate() {
             for (name, linear) in layer.linears(self.names) {
-                if linear.bias.is_none() && linear.adapter.as_ref().is_some_and(|adapter| adapter.bias.is_some()) {
-                    return Err(Error::NoBias { module: format!("{}.{l}.{name}", self.names.layers) });
-                }
-                (linear.weight, linear.bias) = (linear.merged()?, linear.added()?);
-                (linear.adapter, linear.scales) = (None, None);
+                merge(linear, format!("{}.{l}.{name}", self.names.layers))?;
             }
+        }
+        if let Some(own) = &mut plain.layer_inputs {
+            merge(&mut own.projection, PROJECTION.to_owned())?;
         }
         for (_, stack) in plain.layers.iter_mut().flat_map(|layer| layer.stacks(self.names)) {
             stack.weight = stack.merged()?;

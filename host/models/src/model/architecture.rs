@@ -16,6 +16,7 @@ use super::rope_scaling::{ModelRopes, Rope, RopeContext, resolve};
 use super::switches::{
     DecoderFactors, HeadNorms, LinearBiases, NormKind, activation_of, biases, factors, head_norms, norm_eps, norm_kind,
 };
+use super::varied_layers::VariedLayers;
 use super::{Error, Result, text_part};
 use crate::config::printable;
 use crate::ops::activation::Activation;
@@ -99,6 +100,8 @@ pub struct Architecture {
     pub recurrence: Option<Recurrence>,
     /// Sizes of attention with compressed keys and values, if the model has that.
     pub latent: Option<LatentAttention>,
+    /// What differs between layers besides their windows and rotary embeddings, if anything does.
+    pub varied: Option<VariedLayers>,
     /// Whether the query projection also computes gates for the outputs of attention.
     pub output_gate: bool,
     /// RoPE of each layer, as an index into `ropes`; `None` for layers without RoPE.
@@ -211,6 +214,7 @@ impl Architecture {
             Some(recurrence) => recurrence.kinds(rotates(config, family)?),
             None => kinds(config, family, layers, ropes.len() > 1)?,
         };
+        let varied = VariedLayers::read(config, family, &windows, heads)?;
         let LinearBiases { qkv, output, mlp } = biases(config, family)?;
         let factors = factors(config, family, hidden_size, heads, latent.as_ref())?;
         let mixture = Mixture::read(config, family, (layers, blocks.as_deref()))?;
@@ -239,6 +243,7 @@ impl Architecture {
             windows: windows.into_iter().map(|size| size.filter(|size| *size < max_positions)).collect(),
             recurrence,
             latent,
+            varied,
             output_gate: family.has_delta_networks(),
             rotary,
             ropes,
@@ -261,7 +266,7 @@ impl Architecture {
         let scale = if self.scores_by_layer { scores / (layer + 1) as f32 } else { scores };
         let window = self.windows.get(layer).copied().flatten();
         AttentionConfig {
-            heads: self.heads,
+            heads: self.heads_of(layer),
             window,
             chunked: self.family == Family::Llama4,
             scale,
@@ -297,6 +302,7 @@ impl Architecture {
             (self.query_scale.is_some() || self.has_shared_gate(), Capability::RowFactors),
             (self.has_recurrent_layers(), Capability::RecurrentLayers),
             (self.latent.is_some(), Capability::LatentAttention),
+            (self.varied.is_some(), Capability::VariedLayers),
             (self.activation == Activation::SquaredRelu, Capability::SquaredRelu),
             (self.blocks.is_some(), Capability::SinglePartLayers),
         ];
@@ -311,7 +317,9 @@ impl Architecture {
     /// Returns the width of the MLP that every token goes through in a layer.
     pub(super) fn unit_width(&self, layer: usize) -> usize {
         let mixture = self.mixture.as_ref().filter(|mixture| mixture.sparse[layer]);
-        mixture.and_then(|mixture| mixture.shared).unwrap_or(self.intermediate_size)
+        let wider = self.varied.as_ref().is_some_and(|varied| varied.double_wide && varied.sources[layer].is_some());
+        let usual = self.intermediate_size * if wider { 2 } else { 1 };
+        mixture.and_then(|mixture| mixture.shared).unwrap_or(usual)
     }
 
     /// Returns whether the shared MLP of layers with experts has a gate for each token.
@@ -348,7 +356,8 @@ impl Architecture {
         let of_attention = self.latent.map_or_else(|| self.query_outputs() + 2 * self.kv_width(), |latent| latent.widest());
         let joined = [of_attention, 2 * self.intermediate_size, 2 * shared];
         let recurrent = self.recurrence.as_ref().map_or(0, |_| self.input_widths(true).into_iter().sum::<usize>());
-        joined.into_iter().chain([self.hidden_size, of_experts, recurrent]).max().unwrap_or_default()
+        let varied = self.varied.as_ref().map_or(0, |_| self.widest_of_varied());
+        joined.into_iter().chain([self.hidden_size, of_experts, recurrent, varied]).max().unwrap_or_default()
     }
 
     /// Returns the widths of queries, keys and values in each group of a joined projection's outputs.
@@ -454,7 +463,7 @@ fn heads(config: &ConfigObject, family: Family, hidden_size: usize) -> std::resu
     let kv_heads = match family {
         Family::Gpt2 | Family::GptNeoX => heads,
         Family::Lfm2 | Family::Lfm2Moe => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(8),
-        Family::Qwen3_5 => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(4),
+        Family::Gemma4 | Family::Gemma4Unified | Family::Qwen3_5 => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(4),
         // Null means as many as queries.
         Family::NemotronH if !config.has("num_key_value_heads") => 8,
         Family::Qwen3_5Moe | Family::Qwen3Next => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(2),
@@ -465,7 +474,7 @@ fn heads(config: &ConfigObject, family: Family, hidden_size: usize) -> std::resu
     }
     let default = match family {
         Family::Gemma2 | Family::Gemma3 => 256,
-        family if family.has_delta_networks() => 256,
+        family if family.has_delta_networks() || family.is_gemma4() => 256,
         Family::Ernie45 | Family::Glm4 | Family::Llama4 | Family::Ministral3 | Family::NemotronH => 128,
         Family::GptOss => 64,
         _ => hidden_size / heads,

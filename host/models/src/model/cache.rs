@@ -16,6 +16,8 @@ pub struct Prefix {
 #[derive(Clone, Debug)]
 pub(super) enum PrefixLayer {
     Attention(PromptCache),
+    /// Nothing: the layer reads another's keys and values.
+    Borrowing,
     Convolution(ConvolutionState),
     Network(NetworkState),
     /// Nothing: the layer has neither attention nor a recurrence.
@@ -35,6 +37,8 @@ pub struct KvCache {
 pub(super) enum CacheLayer {
     /// Keys and values of the sequence's own tokens, which follow the prompt's.
     Attention(SequenceCache),
+    /// Nothing: the layer reads another's keys and values.
+    Borrowing,
     /// The state after the sequence's last token; `None` before its first, where the prompt's state applies.
     Convolution(Option<ConvolutionState>),
     Network(Option<NetworkState>),
@@ -81,7 +85,8 @@ impl KvCache {
     /// Returns whether the cache can be cut to a prefix of its text. The state of a recurrent layer can't.
     #[must_use]
     pub fn can_be_cut(&self) -> bool {
-        self.layers.iter().all(|layer| matches!(layer, CacheLayer::Attention(_) | CacheLayer::Absent))
+        let cut = |layer: &CacheLayer| matches!(layer, CacheLayer::Attention(_) | CacheLayer::Borrowing | CacheLayer::Absent);
+        self.layers.iter().all(cut)
     }
 
     /// Copies the first positions, with room for `room` positions in all. Returns `None` if a layer is recurrent, since its state can't be
@@ -90,6 +95,7 @@ impl KvCache {
     pub fn prefix(&self, positions: usize, room: usize) -> Option<Self> {
         let layers = self.layers.iter().map(|layer| match layer {
             CacheLayer::Attention(cache) => Some(CacheLayer::Attention(cache.prefix(positions, room))),
+            CacheLayer::Borrowing => Some(CacheLayer::Borrowing),
             CacheLayer::Absent => Some(CacheLayer::Absent),
             CacheLayer::Convolution(_) | CacheLayer::Network(_) => None,
         });
@@ -110,6 +116,7 @@ impl KvCache {
     pub fn bytes(&self) -> usize {
         let of_layer = |layer: &CacheLayer| match layer {
             CacheLayer::Attention(cache) => cache.bytes(),
+            CacheLayer::Borrowing => 0,
             CacheLayer::Convolution(state) => state.as_ref().map_or(0, ConvolutionState::bytes),
             CacheLayer::Network(state) => state.as_ref().map_or(0, NetworkState::bytes),
             CacheLayer::Absent => 0,

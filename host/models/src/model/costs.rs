@@ -54,11 +54,16 @@ fn triangle(n: usize) -> f64 {
 }
 
 /// Returns the operations of one token's attention to one position in one layer: its part of a score and of an output.
-fn attention_a_place(a: &Architecture) -> f64 {
+fn attention_a_place(a: &Architecture, layer: usize) -> f64 {
     match &a.latent {
         Some(latent) => 2.0 * (latent.query_width() + latent.value_width()) as f64,
-        None => 4.0 * a.query_width() as f64,
+        None => 4.0 * (a.heads_of(layer).heads * a.heads_of(layer).head_dim) as f64,
     }
+}
+
+/// Returns the operations of one token's attention to one position in all layers.
+fn attention_of_layers(a: &Architecture) -> f64 {
+    (0..a.layers).filter(|&layer| a.attends(layer)).map(|layer| attention_a_place(a, layer)).sum()
 }
 
 /// Returns the bytes that a token reads of a weight whose values are copied in at most `bits`, excluding the scales of copies.
@@ -117,13 +122,19 @@ impl Weights {
                 }
             }
         }
+        if let Some(own) = &self.layer_inputs {
+            matrix(own.projection.elements(), forest.len(), trained);
+            if let Some(LinearAdapter { a, b, .. }) = &own.projection.adapter {
+                matrix(a.elem_count() + b.elem_count(), forest.len(), true);
+            }
+        }
         matrix(output.elem_count(), selected, self.trains_output());
         let seen = |layer: usize| -> f64 {
             let most = a.attention(layer).window.map_or(f64::INFINITY, |window| window as f64);
             forest.positions().iter().map(|&position| (f64::from(position) + 1.0).min(most)).sum()
         };
         let attending = (0..self.layers.len()).filter(|&layer| a.attends(layer));
-        let attention = attending.map(seen).sum::<f64>() * attention_a_place(a);
+        let attention = attending.map(|layer| seen(layer) * attention_a_place(a, layer)).sum::<f64>();
         let states = a.recurring() as f64 * forest.len() as f64 * a.operations_of_state();
         sum += PassCost { forward: attention + states + directed, backward: 2.0 * (attention + states) };
         sum
@@ -158,6 +169,10 @@ impl Weights {
         let cached = self.cached_bytes(a, bits);
         let (mut elements, mut read_once) = (output.elem_count() as f64, bytes_within(output, bits) as f64);
         let (mut stacked, mut stacked_bytes) = (0.0, 0.0);
+        if let Some(own) = &self.layer_inputs {
+            elements += own.projection.elements() as f64;
+            read_once += read_bytes(&own.projection, bits) as f64;
+        }
         for layer in &self.layers {
             let (reading, rest, stacks) = layer.maps().in_order();
             for map in reading.into_iter().chain(rest) {
@@ -177,7 +192,7 @@ impl Weights {
         GenerationCost {
             prefill: self.pass_cost(a, &forest, prompts.len()).forward,
             decode: 2.0 * (elements + stacked * used(1.0)) * tokens as f64
-                + places * a.attending() as f64 * attention_a_place(a)
+                + places * attention_of_layers(a)
                 + a.recurring() as f64 * tokens as f64 * a.operations_of_state(),
             // A state is read and written.
             bytes: (read_once + of_experts) * rounds + cached * read + 2.0 * a.state_bytes() * tokens as f64,
@@ -193,7 +208,7 @@ impl Weights {
             (true, _) => size_of::<u16>(),
             (false, _) => output.dtype().size_in_bytes(),
         };
-        2.0 * a.kv_width() as f64 * a.attending() as f64 * size as f64
+        2.0 * a.cached_width() as f64 * size as f64
     }
 
     /// Returns the bytes of the keys, values and states of a generation with at most this many sequences at once, for all prompts and the

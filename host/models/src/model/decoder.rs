@@ -12,6 +12,7 @@ use super::masked_linear::MaskedLinear;
 use super::pass_observer::{ModelPart, NoObserver, PassDirection, PassObserver};
 use super::pass_options::PassOptions;
 use super::pass_options::RowLengths;
+use super::pass_sources::PassSources;
 use super::row_splices::RowSplices;
 use super::weights::bytes;
 use super::weights::{LayerWeights, Linear, MlpProjections, NormWeights, Weights};
@@ -50,6 +51,8 @@ pub(super) struct PassActivations {
     pub how: PassOptions,
     /// Balance of the experts, if the pass computes it.
     pub balance: Option<ExpertBalance>,
+    /// What layers read besides the previous layer's output.
+    pub sources: PassSources,
 }
 
 impl PassActivations {
@@ -60,7 +63,7 @@ impl PassActivations {
             StoredActivations::Joined(_, both) => both.iter().map(LayerActivations::bytes).sum(),
             StoredActivations::Input(x) => bytes(x),
         };
-        self.layers.iter().map(of_layer).sum::<usize>() + bytes(&self.last)
+        self.layers.iter().map(of_layer).sum::<usize>() + bytes(&self.last) + self.sources.bytes()
     }
 }
 
@@ -94,19 +97,34 @@ fn spread(x: &Tensor, d_rows: &Tensor, rows: &[usize]) -> Result<Tensor> {
 }
 
 /// The layer of a backward pass, with its maps.
-struct BackwardContext<'a> {
+pub(super) struct BackwardContext<'a> {
     /// The layer's number.
-    i: usize,
-    maps: &'a LayerProjections<MaskedLinear<'a>>,
+    pub i: usize,
+    pub maps: &'a LayerProjections<MaskedLinear<'a>>,
     balance: Option<&'a ExpertBalance>,
+    pub sources: &'a PassSources,
+}
+
+/// Results of a forward pass.
+pub(super) struct PassResult {
+    /// Hidden states after the last norm, `[M, D]`.
+    pub hidden: Tensor,
+    /// Hidden states before the last norm.
+    pub last: Tensor,
+    /// What layers read besides the previous layer's output.
+    sources: PassSources,
 }
 
 impl Decoder {
     /// Creates a decoder with these weights.
     pub fn new(architecture: Architecture, weights: Weights) -> Self {
         let a = &architecture;
-        let rotations =
-            a.ropes.iter().map(|rope| rope.rotation(a.heads.head_dim, a.max_positions).with_pairing(a.rope_pairs())).collect();
+        let rotations = a
+            .ropes
+            .iter()
+            .enumerate()
+            .map(|(i, rope)| rope.rotation(a.rotated_head_dim(i), a.max_positions).with_pairing(a.rope_pairs()));
+        let rotations = rotations.collect();
         Self { architecture, weights, precision: Precision::F32, rotations: Arc::new(rotations) }
     }
 
@@ -143,7 +161,7 @@ impl Decoder {
         rows: &[usize],
         how: &PassOptions,
         keep: impl FnMut(usize, LayerActivations) -> Result<()>,
-    ) -> Result<(Tensor, Tensor)> {
+    ) -> Result<PassResult> {
         self.run_watched(forest, rows, how, &NoObserver, keep)
     }
 
@@ -155,30 +173,35 @@ impl Decoder {
         how: &PassOptions,
         watch: &dyn PassObserver,
         mut keep: impl FnMut(usize, LayerActivations) -> Result<()>,
-    ) -> Result<(Tensor, Tensor)> {
+    ) -> Result<PassResult> {
         watch.enter(PassDirection::Forward, ModelPart::Bottom)?;
         watch.enter(PassDirection::Forward, ModelPart::Top)?;
         let mut x = self.embedded(forest.tokens(), forest.positions())?;
         if let Some(noise) = &how.noise {
             noise.add_to(&x)?;
         }
+        let inputs = self.layer_inputs(self.input_projection(how).as_ref(), forest.tokens(), &x)?;
+        let mut sources = PassSources { inputs, ..PassSources::default() };
         for (i, w) in self.weights.layers.iter().enumerate() {
             watch.enter(PassDirection::Forward, ModelPart::Layer(i))?;
             let rows = self.rows_of(i, rows, how);
             let maps = MaskedLinear::for_layer(w.maps(), self.precision, how, i, rows.is_some());
             let (kept, output) = ops::on_pool(&self.weights.embedding, || {
-                let mut kept = self.layer(i, x, forest, rows, &maps)?;
-                let output = self.layer_of(i, maps.each()).output(&mut kept)?;
+                let mut kept = self.layer(i, x, forest, rows, (&maps, &sources))?;
+                let output = self.layer_with(i, maps.each(), &sources, rows)?.output(&mut kept)?;
                 Ok::<_, super::Error>((kept, output))
             })?;
             x = output;
+            if self.architecture.is_key_source(i) {
+                sources.heads.keep(i, kept.mixed.attention()?.keys_and_values()?);
+            }
             keep(i, kept)?;
             watch.leave(PassDirection::Forward, ModelPart::Layer(i))?;
         }
         if how.balances {
             x = ops::gather_rows(&x, rows)?;
         }
-        Ok((self.architecture.normed(&x, Some(&self.weights.norm))?, x))
+        Ok(PassResult { hidden: self.architecture.normed(&x, Some(&self.weights.norm))?, last: x, sources })
     }
 
     /// Returns the options of a pass that computes hidden states and nothing else.
@@ -215,7 +238,7 @@ impl Decoder {
         let count = self.weights.layers.len();
         let mut layers = Vec::with_capacity(count);
         let mut balance = how.balances.then(|| ExpertBalance::new(&self.architecture, forest)).flatten();
-        let (hidden, last) = self.run_watched(forest, rows, &how, watch, |i, kept| {
+        let PassResult { hidden, last, sources } = self.run_watched(forest, rows, &how, watch, |i, kept| {
             if let (Some(balance), Some(routed)) = (&mut balance, &kept.experts) {
                 balance.add(&routed.routes);
             }
@@ -228,7 +251,7 @@ impl Decoder {
             });
             Ok(())
         })?;
-        Ok((hidden, PassActivations { layers, last, how, balance }))
+        Ok((hidden, PassActivations { layers, last, how, balance, sources }))
     }
 
     /// Returns a layer's activations for storage: in the precision of products, which read most of them, and without those that can be
@@ -265,13 +288,14 @@ impl Decoder {
         x: Tensor,
         forest: &Forest,
         rows: Option<&[usize]>,
-        maps: &LayerProjections<MaskedLinear<'_>>,
+        (maps, sources): (&LayerProjections<MaskedLinear<'_>>, &PassSources),
     ) -> Result<LayerActivations> {
         let attention = self.attention(i);
         let layer = layer::DecoderLayer { halves: self.halves(), ..self.layer_of(i, maps.each()) };
         let further =
             rows.map(|rows| move |out: &Tensor, x: &Tensor| Ok((ops::gather_rows(out, rows)?, ops::gather_rows(x, rows)?)));
-        let over = ForestMixer { forest, rows, attention, sinks: self.weights.layers[i].attention.sinks.as_ref() };
+        let shared = sources.heads.read_by(&self.architecture, i);
+        let over = ForestMixer { forest, rows, attention, shared, sinks: self.weights.layers[i].attention.sinks.as_ref() };
         layer.forward(x, forest, further.as_ref().map(|rows| rows as &RowSelector<'_>), over)
     }
 
@@ -294,12 +318,26 @@ impl Decoder {
     pub(super) fn layer_of<'a, P>(&'a self, i: usize, maps: LayerProjections<&'a P>) -> layer::DecoderLayer<'a, P> {
         layer::DecoderLayer {
             architecture: &self.architecture,
+            number: i,
+            own_input: None,
             rotation: self.rotation(i),
             norms: &self.weights.layers[i],
             rounds: self.precision == Precision::Bf16,
             halves: false,
             maps,
         }
+    }
+
+    /// Returns layer `i` with the given linear maps and its own input for `rows`, or for all.
+    pub(super) fn layer_with<'a, P>(
+        &'a self,
+        i: usize,
+        maps: LayerProjections<&'a P>,
+        sources: &PassSources,
+        rows: Option<&[usize]>,
+    ) -> ops::Result<layer::DecoderLayer<'a, P>> {
+        let own_input = sources.inputs.as_ref().map(|inputs| inputs.rows(i, rows)).transpose()?;
+        Ok(layer::DecoderLayer { own_input, ..self.layer_of(i, maps) })
     }
 
     /// Adds the gradients of the trained parameters to `grads`, given that of the hidden states. The gradient of the output matrix as such
@@ -316,7 +354,7 @@ impl Decoder {
         let mut dx = ops::zeros_like(&kept.last)?;
         self.architecture.norm_backward(&kept.last, &self.weights.norm, d_hidden, &dx, &Some(&grads.norm))?;
         watch.leave(PassDirection::Backward, ModelPart::Top)?;
-        let PassActivations { layers, last, how, balance } = kept;
+        let PassActivations { layers, last, how, balance, sources } = kept;
         if how.balances {
             let all = Tensor::zeros((forest.len(), last.dim(1)?), last.dtype(), last.device())?;
             ops::scatter_add_rows(&all, &dx, rows)?;
@@ -326,12 +364,15 @@ impl Decoder {
             watch.enter(PassDirection::Backward, ModelPart::Layer(i))?;
             let rows = self.rows_of(i, rows, &how);
             let maps = MaskedLinear::for_layer(self.weights.layers[i].maps(), self.precision, &how, i, rows.is_some());
-            let here = BackwardContext { i, maps: &maps, balance: balance.as_ref() };
+            let here = BackwardContext { i, maps: &maps, balance: balance.as_ref(), sources: &sources };
             dx = ops::on_pool(&self.weights.embedding, || {
-                let kept = self.restore_layer(i, stored, forest, rows, &maps)?;
+                let kept = self.restore_layer(i, stored, forest, rows, (&maps, &sources))?;
                 self.layer_backward(&here, kept, forest, rows, dx, &grads.layers[i])
             })?;
             watch.leave(PassDirection::Backward, ModelPart::Layer(i))?;
+        }
+        if let Some(inputs) = &sources.inputs {
+            self.layer_inputs_backward(inputs, &how, forest, &dx, grads)?;
         }
         if let Some(d_positions) = grads.positions.iter().flatten().next() {
             embedding::backward(forest.positions(), &dx, d_positions)?;
@@ -349,15 +390,17 @@ impl Decoder {
         stored: StoredActivations,
         forest: &Forest,
         rows: Option<&[usize]>,
-        maps: &LayerProjections<MaskedLinear<'_>>,
+        (maps, sources): (&LayerProjections<MaskedLinear<'_>>, &PassSources),
     ) -> Result<LayerActivations> {
         let kept = match stored {
             StoredActivations::Whole(kept) => *kept,
             StoredActivations::Joined(joins, both) => joins.joined(*both, rows.is_some())?,
             StoredActivations::Input(x) => {
-                let mut kept = self.layer(i, x, forest, rows, maps)?;
+                let mut kept = self.layer(i, x, forest, rows, (maps, sources))?;
                 // Treats the values as if they had been stored: a norm's input is computed from values that are not rounded yet.
-                if self.weights.layers[i].added_norm.is_some() {
+                if self.weights.layers[i].end.is_some() {
+                    self.layer_with(i, maps.each(), sources, rows)?.output(&mut kept)?;
+                } else if self.weights.layers[i].added_norm.is_some() {
                     kept.lowered = Some(self.layer_of(i, maps.each()).fed(&kept)?);
                 }
                 self.stored(kept)?
@@ -379,7 +422,10 @@ impl Decoder {
         let &BackwardContext { i, maps, .. } = here;
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
         // The residual passes on the gradient of the output; from here `d_middle` is that of `middle`.
-        let d_middle = d_out;
+        let (d_middle, d_own) = self.ended_backward(i, maps, &kept, d_out, g)?;
+        if let (Some(inputs), Some(d_own)) = (&here.sources.inputs, d_own) {
+            inputs.keep_gradient(i, rows, d_own)?;
+        }
         let beside = if a.parallel {
             let source = rows.map_or_else(|| Ok(kept.input.clone()), |rows| ops::gather_rows(&kept.input, rows))?;
             let d_source = ops::zeros_like(&source)?;
@@ -413,10 +459,10 @@ impl Decoder {
                 (all, dx)
             }
         };
-        let d_inputs = self.mixed_backward(i, maps, &kept, &d_attended, forest, g)?;
+        let d_inputs = self.mixed_backward(here, &kept, &d_attended, forest, g)?;
         let h = a.normed_for(all_round(&maps.each().qkv), &kept.input, w.input_norm.as_ref())?;
         let d_inputs = a.grouped(d_inputs, w.recurrent.is_some())?;
-        let (d_inputs, widths) = (d_inputs.iter().collect::<Vec<_>>(), a.input_widths(w.recurrent.is_some()));
+        let (d_inputs, widths) = (d_inputs.iter().collect::<Vec<_>>(), a.product_widths(i));
         let dh = products_backward(&maps.qkv, &h, &d_inputs, &widths, &g.qkv)?;
         self.norm_input_backward(&kept.input, w.input_norm.as_ref(), &dh, &dx, &g.input_norm)?;
         Ok(dx)
@@ -433,7 +479,7 @@ impl Decoder {
         d_source: &Tensor,
         g: &LayerWeights<GradientSlot>,
     ) -> Result<()> {
-        let &BackwardContext { i, maps, balance } = here;
+        let &BackwardContext { i, maps, balance, .. } = here;
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
         let d_lowered = self.added_backward(d_out, w.added_norm.as_ref(), kept.lowered.as_ref(), &g.added_norm)?;
         let norm = w.before_mlp(a);

@@ -12,7 +12,7 @@ const OF_EMBEDDINGS: u64 = u64::MAX;
 /// Returns the factor that transformers applies to embeddings after adding the noise. Gemma's embedding applies its own before.
 fn factor(architecture: &Architecture) -> f32 {
     match architecture.family {
-        Family::Gemma2 | Family::Gemma3 => 1.0,
+        Family::Gemma2 | Family::Gemma3 | Family::Gemma4 | Family::Gemma4Unified => 1.0,
         _ => architecture.factors.embedding,
     }
 }

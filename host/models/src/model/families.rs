@@ -24,6 +24,10 @@ pub enum Family {
     Gemma2,
     /// `Gemma3ForCausalLM`, and the text part of `Gemma3ForConditionalGeneration`.
     Gemma3,
+    /// `Gemma4ForCausalLM`, and the text part of `Gemma4ForConditionalGeneration`.
+    Gemma4,
+    /// `Gemma4UnifiedForCausalLM`, and the text part of `Gemma4UnifiedForConditionalGeneration`.
+    Gemma4Unified,
     /// `Glm4ForCausalLM`
     Glm4,
     /// `Glm4MoeForCausalLM`
@@ -98,12 +102,18 @@ impl Family {
         use Family::{Cohere2, Ernie45, Glm4Moe, Lfm2, Lfm2Moe, Llama4, NemotronH, Olmoe};
         !matches!(self, Cohere2 | Ernie45 | Glm4Moe | Lfm2 | Lfm2Moe | Llama4 | NemotronH | Olmoe)
             && !self.is_granite()
+            && !self.is_gemma4()
             && (!self.has_delta_networks() || self == Self::Qwen3Next)
     }
 
     /// Returns whether this is one of the Granite families, which share their multipliers.
     pub fn is_granite(self) -> bool {
         matches!(self, Self::Granite | Self::GraniteMoe | Self::GraniteMoeHybrid | Self::GraniteMoeShared)
+    }
+
+    /// Returns whether this is one of the Gemma 4 families, whose layers differ in more than their windows.
+    pub fn is_gemma4(self) -> bool {
+        matches!(self, Self::Gemma4 | Self::Gemma4Unified)
     }
 
     /// Returns whether the family's recurrent layers are gated delta networks.
@@ -238,6 +248,30 @@ pub const FAMILIES: &[FamilyDescription] = &[
         features: "as Gemma 2, with norms on query and key heads instead of soft-capped scores, and a separate RoPE base for \
                    layers with sliding windows",
         positions: 131_072,
+        theta: 1e6,
+        tied: true,
+        names: &GEMMA,
+        ..COMMON
+    },
+    FamilyDescription {
+        family: Family::Gemma4,
+        model_type: "gemma4_text",
+        name: "Gemma 4",
+        features: "as Gemma 3, with plain weights of norms, a norm of values, unscaled scores and a factor of each layer's output; other \
+                   heads and partial RoPE in layers that see everything, where keys may serve as values; if configured, last layers that \
+                   read keys and values of earlier ones, and an embedding for each layer; no experts",
+        positions: 131_072,
+        theta: 1e6,
+        tied: true,
+        names: &GEMMA,
+        ..COMMON
+    },
+    FamilyDescription {
+        family: Family::Gemma4Unified,
+        model_type: "gemma4_unified_text",
+        name: "Gemma 4 Unified",
+        features: "as Gemma 4, without embeddings for each layer",
+        positions: 262_144,
         theta: 1e6,
         tied: true,
         names: &GEMMA,

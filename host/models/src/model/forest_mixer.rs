@@ -1,7 +1,7 @@
 //! Attention and recurrences over a forest, and their gradients.
 
 use super::Result;
-use super::mixer::{AttentionOutput, TokenMixer};
+use super::mixer::{AttentionOutput, TokenMixer, other_kind};
 use crate::ops::Forest;
 use crate::ops::attention::{self, AttentionConfig};
 use crate::ops::convolution::{self, Convolution};
@@ -14,6 +14,8 @@ pub(super) struct ForestMixer<'a> {
     /// Rows whose attention results are needed; `None` for all.
     pub rows: Option<&'a [usize]>,
     pub attention: AttentionConfig,
+    /// Keys and values of an earlier layer, if this one reads them.
+    pub shared: Option<[Tensor; 2]>,
     /// The layer's attention sinks, if it has any.
     pub sinks: Option<&'a Tensor>,
 }
@@ -25,6 +27,11 @@ impl TokenMixer for ForestMixer<'_> {
             Some(rows) => attention::forward_rows(q, k, v, self.forest, rows, self.attention)?,
         };
         Ok(AttentionOutput::with_sinks(out, log_sum, self.sinks)?)
+    }
+
+    fn attend_to_shared(&mut self, q: &Tensor) -> Result<AttentionOutput> {
+        let [k, v] = self.shared.clone().ok_or_else(other_kind)?;
+        self.attend(q, &k, &v)
     }
 
     fn convolve(&mut self, joined: &Tensor, convolution: Convolution<'_>) -> Result<Tensor> {

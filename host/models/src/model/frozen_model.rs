@@ -35,7 +35,7 @@ impl FrozenModel {
     /// Computes the hidden states at the packed positions `rows` and stores no activations.
     pub(super) fn hidden(&self, forest: &Forest, rows: &[usize], watch: Option<&dyn PassObserver>) -> Result<Tensor> {
         let (how, watch) = (self.decoder.inference_options()?, watch.unwrap_or(&NoObserver));
-        Ok(self.decoder.run_watched(forest, rows, &how, watch, |_, _| Ok(()))?.0)
+        Ok(self.decoder.run_watched(forest, rows, &how, watch, |_, _| Ok(()))?.hidden)
     }
 
     /// Computes log-probabilities and entropies of the selected predictions.

@@ -1,13 +1,14 @@
 //! Generates token by token, with weights in a layout for few rows.
 
 use super::cache::{CacheLayer, PrefixLayer};
-use super::decoder::Decoder;
+use super::decoder::{Decoder, PassResult};
 #[cfg(feature = "cuda")]
 use super::device_steps::FusedWeights;
 use super::layer::{LayerActivations, LinearMap};
 use super::layer_projections::LayerProjections;
 use super::mixer::{AttentionOutput, MixerActivations, TokenMixer, other_kind};
 use super::pass_options::PassOptions;
+use super::pass_sources::PassSources;
 use super::weights::Linear;
 use super::{Architecture, KvCache, Prefix, PromptPass, Result};
 use crate::config::RolloutDtype;
@@ -35,10 +36,17 @@ pub struct IncrementalDecoder {
 
 /// Weights in the layout of decoding.
 enum DecodeWeights {
-    /// Weights of each layer, and the output matrix.
-    Host { layers: Vec<LayerProjections<DecodeProjection>>, output: Panels },
+    Host(HostWeights),
     #[cfg(feature = "cuda")]
     Device(FusedWeights),
+}
+
+/// Weights on the CPU in the layout of decoding.
+struct HostWeights {
+    layers: Vec<LayerProjections<DecodeProjection>>,
+    /// The projection of the first layer's input, if layers have inputs of their own.
+    inputs: Option<DecodeProjection>,
+    output: Panels,
 }
 
 /// New tokens of `B` sequences, sequence by sequence: one for each that generates, the entire reply for each that reads one.
@@ -64,29 +72,23 @@ struct CacheMixer<'a, 'c> {
     prompt_of: &'a [usize],
     prompts: &'a [&'a Prefix],
     own: &'a mut [&'c mut KvCache],
+    /// The layer whose keys and values this one reads, if they are not its own.
+    source: Option<usize>,
     attention: AttentionConfig,
     /// The layer's attention sinks, if it has any.
     sinks: Option<&'a Tensor>,
 }
 
-impl TokenMixer for CacheMixer<'_, '_> {
-    fn attend(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<AttentionOutput> {
-        let (layer, mut row) = (self.layer, 0);
-        let mut caches: Vec<&SequenceCache> = Vec::with_capacity(self.own.len());
-        for (own, &count) in self.own.iter_mut().zip(self.counts) {
-            let cache = own.layers[layer].attention()?;
-            for _ in 0..count {
-                cache.push(k, v, row)?;
-                row += 1;
-            }
-            caches.push(cache);
-        }
+impl CacheMixer<'_, '_> {
+    /// Computes attention over the keys and values in a layer's caches, which have those of the new tokens.
+    fn attend_to(&mut self, layer: usize, q: &Tensor) -> Result<AttentionOutput> {
         let mut groups = Vec::with_capacity(self.prompts.len());
         for prompt in self.prompts {
             groups.push(SharedPromptGroup { prompt: prompt.layers[layer].attention()?, sequences: Vec::new() });
         }
         let mut row = 0;
-        for ((cache, &prompt), &count) in caches.into_iter().zip(self.prompt_of).zip(self.counts) {
+        for ((own, &prompt), &count) in self.own.iter_mut().zip(self.prompt_of).zip(self.counts) {
+            let cache: &SequenceCache = own.layers[layer].attention()?;
             for left in (0..count).rev() {
                 groups[prompt].sequences.push((row, cache, cache.len() - left));
                 row += 1;
@@ -94,6 +96,24 @@ impl TokenMixer for CacheMixer<'_, '_> {
         }
         let out = cached_attention::forward_with_sinks(q, &groups, self.attention, self.sinks)?;
         Ok(AttentionOutput { out, log_sum: None })
+    }
+}
+
+impl TokenMixer for CacheMixer<'_, '_> {
+    fn attend(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<AttentionOutput> {
+        let mut row = 0;
+        for (own, &count) in self.own.iter_mut().zip(self.counts) {
+            let cache = own.layers[self.layer].attention()?;
+            for _ in 0..count {
+                cache.push(k, v, row)?;
+                row += 1;
+            }
+        }
+        self.attend_to(self.layer, q)
+    }
+
+    fn attend_to_shared(&mut self, q: &Tensor) -> Result<AttentionOutput> {
+        self.attend_to(self.source.ok_or_else(other_kind)?, q)
     }
 
     fn convolve(&mut self, joined: &Tensor, convolution: Convolution<'_>) -> Result<Tensor> {
@@ -285,7 +305,9 @@ impl IncrementalDecoder {
             .map(|w| w.maps().map(|l| DecodeProjection::new(l, weights, decoder.precision)))
             .collect::<ops::Result<_>>()?;
         let output = laid_out(weights, decoder.weights.output(), None, decoder.precision)?;
-        Ok(Self { decoder, how, cached, laid_out: DecodeWeights::Host { layers, output } })
+        let inputs = decoder.weights.layer_inputs.as_ref();
+        let inputs = inputs.map(|own| DecodeProjection::new(&own.projection, weights, decoder.precision)).transpose()?;
+        Ok(Self { decoder, how, cached, laid_out: DecodeWeights::Host(HostWeights { layers, inputs, output }) })
     }
 
     /// Returns the decoder, the options of its passes and the weights of its steps, if it is on a device.
@@ -293,13 +315,13 @@ impl IncrementalDecoder {
     pub(super) fn device_parts(&self) -> Option<(&Decoder, &PassOptions, &FusedWeights)> {
         match &self.laid_out {
             DecodeWeights::Device(steps) => Some((&self.decoder, &self.how, steps)),
-            DecodeWeights::Host { .. } => None,
+            DecodeWeights::Host(_) => None,
         }
     }
 
-    fn host_layout(&self) -> ops::Result<(&[LayerProjections<DecodeProjection>], &Panels)> {
+    fn host_layout(&self) -> ops::Result<&HostWeights> {
         match &self.laid_out {
-            DecodeWeights::Host { layers, output } => Ok((layers, output)),
+            DecodeWeights::Host(weights) => Ok(weights),
             #[cfg(feature = "cuda")]
             DecodeWeights::Device(_) => {
                 Err(ops::Error::Shape { op: "decode", detail: "a model on a device, which `on_device` decodes with".into() })
@@ -309,10 +331,11 @@ impl IncrementalDecoder {
 
     /// Returns the number of bytes of host memory copied for the generation.
     pub fn copied_bytes(&self) -> usize {
-        let Ok((layers, output)) = self.host_layout() else { return 0 };
+        let Ok(HostWeights { layers, inputs, output }) = self.host_layout() else { return 0 };
         let of_layer =
             |maps: &LayerProjections<DecodeProjection>| maps.each().all().map(DecodeProjection::copied_bytes).sum::<usize>();
-        layers.iter().map(of_layer).sum::<usize>() + output.copied_bytes()
+        let of_inputs = inputs.as_ref().map_or(0, DecodeProjection::copied_bytes);
+        layers.iter().map(of_layer).sum::<usize>() + of_inputs + output.copied_bytes()
     }
 
     /// Returns the decoder's sizes.
@@ -327,7 +350,8 @@ impl IncrementalDecoder {
             false if !a.mixes(layer) => CacheLayer::Absent,
             true if a.network().is_some() => CacheLayer::Network(None),
             true => CacheLayer::Convolution(None),
-            false => CacheLayer::Attention(SequenceCache::with_capacity(positions, a.kv_width(), self.cached)),
+            false if a.key_source(layer).is_some() => CacheLayer::Borrowing,
+            false => CacheLayer::Attention(SequenceCache::with_capacity(positions, a.kv_width_of(layer), self.cached)),
         };
         KvCache { layers: (0..a.layers).map(layer).collect(), positions: 0 }
     }
@@ -352,11 +376,11 @@ impl IncrementalDecoder {
         prompts: &Forest,
         mut keep: impl FnMut(usize, LayerActivations) -> Result<()>,
     ) -> Result<(Vec<Prefix>, Tensor)> {
-        let (_, output) = self.host_layout()?;
+        let HostWeights { output, .. } = self.host_layout()?;
         let ranges: Vec<_> = prompts.segments().iter().map(ops::Segment::range).collect();
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
-        let (mut caches, c) = (vec![Prefix::default(); ranges.len()], self.architecture().heads.head_dim);
-        let (hidden, _) = self.decoder.run(prompts, &rows, &self.how, |i, kept| {
+        let mut caches = vec![Prefix::default(); ranges.len()];
+        let PassResult { hidden, .. } = self.decoder.run(prompts, &rows, &self.how, |i, kept| {
             let w = &self.decoder.weights.layers[i];
             match (&kept.mixed, &w.recurrent) {
                 (MixerActivations::Network(inputs), Some(own)) => {
@@ -372,11 +396,14 @@ impl IncrementalDecoder {
                         cache.layers.push(PrefixLayer::Convolution(state));
                     }
                 }
+                (MixerActivations::Borrowing(_), _) => {
+                    caches.iter_mut().for_each(|cache| cache.layers.push(PrefixLayer::Borrowing));
+                }
                 (MixerActivations::Absent, _) => {
                     caches.iter_mut().for_each(|cache| cache.layers.push(PrefixLayer::Absent));
                 }
                 (mixed, _) => {
-                    let heads = mixed.attention()?;
+                    let (heads, c) = (mixed.attention()?, self.architecture().heads_of(i).head_dim);
                     let k = self.decoder.in_f32(&self.decoder.keys(i, heads, prompts)?)?;
                     let v = self.decoder.in_f32(heads.values()?)?;
                     for (cache, range) in caches.iter_mut().zip(&ranges) {
@@ -394,6 +421,7 @@ impl IncrementalDecoder {
     pub fn no_prompt(&self) -> Prefix {
         let a = self.architecture();
         let layer = |layer: usize| match a.recurrence.as_ref().filter(|_| a.is_recurrent(layer)) {
+            None if a.key_source(layer).is_some() => PrefixLayer::Borrowing,
             None if !a.mixes(layer) => PrefixLayer::Absent,
             None => PrefixLayer::Attention(PromptCache::default()),
             Some(recurrence) => match recurrence.kind.heads() {
@@ -412,7 +440,7 @@ impl IncrementalDecoder {
     /// Returns the bytes of keys and values per position.
     pub fn bytes_per_position(&self) -> usize {
         let value = if self.cached == Precision::Bf16 { 2 } else { 4 };
-        2 * self.architecture().attending() * self.architecture().kv_width() * value
+        2 * self.architecture().cached_width() * value
     }
 
     /// Advances each sequence by its new tokens and returns the logits after the last one, `[B, V]`.
@@ -429,7 +457,7 @@ impl IncrementalDecoder {
     /// Advances each sequence by its new tokens and returns the logits after the tokens at the packed positions `rows`, `[M, V]`. A token's
     /// keys, values and logits are bit-identical whatever else a step computes: they depend only on the tokens before it.
     pub fn decode_at(&self, step: DecodeBatch<'_>, rows: &[usize]) -> Result<Tensor> {
-        let (layers, output) = self.host_layout()?;
+        let HostWeights { layers, inputs, output } = self.host_layout()?;
         let d = &self.decoder;
         let DecodeBatch { tokens, positions, counts, prompt_of, prompts, own } = step;
         if counts.iter().sum::<usize>() != tokens.len() || counts.len() != own.len() || counts.contains(&0) {
@@ -437,10 +465,13 @@ impl IncrementalDecoder {
             return Err(ops::Error::Shape { op: "decode", detail }.into());
         }
         let mut x = d.embedded(tokens, positions)?;
+        let inputs = d.layer_inputs(inputs.as_ref(), tokens, &x)?;
+        let sources = PassSources { inputs, ..PassSources::default() };
         for (l, maps) in layers.iter().enumerate() {
-            let layer = d.layer_of(l, maps.each());
+            let layer = d.layer_with(l, maps.each(), &sources, None)?;
             let (attention, sinks) = (d.architecture.attention(l), d.weights.layers[l].attention.sinks.as_ref());
-            let cached = CacheMixer { layer: l, counts, prompt_of, prompts, own: &mut *own, attention, sinks };
+            let source = d.architecture.key_source(l);
+            let cached = CacheMixer { layer: l, counts, prompt_of, prompts, own: &mut *own, source, attention, sinks };
             let mut kept = layer.forward(x, positions, None, cached)?;
             x = layer.output(&mut kept)?;
             match layers.get(l + 1) {

@@ -2,6 +2,7 @@
 //! how products are applied and over where tokens find earlier ones: in a forest in training, or in caches. `decoder.rs` and
 //! `forest_mixer.rs` compute its gradient, `costs.rs` its cost, and `device_decoder.rs` runs it on a device as fused kernels.
 
+use super::end_activations::EndActivations;
 use super::layer_projections::LayerProjections;
 use super::mixer::{self, AttentionOutput, MixerActivations, TokenMixer};
 use super::recurrent_weights::RecurrentWeights;
@@ -103,6 +104,8 @@ pub(super) struct LayerActivations {
     pub experts: Option<ExpertActivations>,
     /// Sum of the MLP's and the experts' outputs before its norm, if it has one and [`DecoderLayer::output`] was called.
     pub lowered: Option<Tensor>,
+    /// Activations of the stage that reads the layer's own input, if it has one and [`DecoderLayer::output`] was called.
+    pub end: Option<EndActivations>,
 }
 
 impl GateUpActivations {
@@ -136,7 +139,7 @@ impl LayerActivations {
     /// Converts all parts to f32 except the normalisers and what products, recurrences and the activation function read.
     pub(super) fn in_f32(self) -> ops::Result<Self> {
         let to = |t: Tensor| ops::cast(&t, DType::F32);
-        let Self { input, mixed, out, projected, middle, unit, experts, lowered } = self;
+        let Self { input, mixed, out, projected, middle, unit, experts, lowered, end } = self;
         let routed =
             |ExpertActivations { routes, wide }| Ok::<_, ops::Error>(ExpertActivations { routes, wide: wide.cast(DType::F32)? });
         let [input, out, middle] = Self::cast_rows([input, out, middle], |out| Ok(out.clone()), DType::F32)?;
@@ -149,13 +152,14 @@ impl LayerActivations {
             unit,
             experts: experts.map(routed).transpose()?,
             lowered: lowered.map(to).transpose()?,
+            end: end.map(EndActivations::in_f32).transpose()?,
         })
     }
 
     /// Converts all parts except the normalisers.
     pub(super) fn cast(self, dtype: DType) -> ops::Result<Self> {
         let to = |t: Tensor| ops::cast(&t, dtype);
-        let Self { input, mixed, out, projected, middle, unit, experts, lowered } = self;
+        let Self { input, mixed, out, projected, middle, unit, experts, lowered, end } = self;
         let [input, out, middle] = Self::cast_rows([input, out, middle], |out| ops::cast(out, dtype), dtype)?;
         Ok(Self {
             input,
@@ -170,15 +174,16 @@ impl LayerActivations {
                 })
                 .transpose()?,
             lowered: lowered.map(to).transpose()?,
+            end: end.map(|end| end.cast(dtype)).transpose()?,
         })
     }
 
     /// Returns the bytes of all parts.
     pub(super) fn bytes(&self) -> usize {
-        let Self { input, mixed, out, projected, middle, unit, experts, lowered } = self;
+        let Self { input, mixed, out, projected, middle, unit, experts, lowered, end } = self;
         let wide = unit.iter().chain(experts.iter().map(|routed| &routed.wide));
         let wide = wide.flat_map(|GateUpActivations { gate, up, share }| std::iter::once(gate).chain(up).chain(share));
-        let more = [projected, lowered].into_iter().flatten();
+        let more = [projected, lowered].into_iter().flatten().chain(end.iter().flat_map(EndActivations::parts));
         let own = [out, middle].into_iter().filter(|t| t.id() != input.id());
         [input].into_iter().chain(own).chain(mixed.parts()).chain(wide).chain(more).map(super::weights::bytes).sum()
     }
@@ -190,6 +195,10 @@ pub(super) type RowSelector<'a> = dyn Fn(&Tensor, &Tensor) -> ops::Result<(Tenso
 /// A decoder layer with its linear maps.
 pub(super) struct DecoderLayer<'a, P> {
     pub architecture: &'a Architecture,
+    /// The layer's number.
+    pub number: usize,
+    /// The layer's own input for the rows that its MLP computes, if it has one.
+    pub own_input: Option<Tensor>,
     /// Rotary embedding of the layer, if it has one.
     pub rotation: Option<&'a Rotation>,
     /// Norms of the layer.
@@ -259,7 +268,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         let (Some(o), positions) = (maps.o, positions.into()) else { return self.unmixed(x, further) };
         let h = a.normed_for(all_round(&maps.qkv), &x, norms.input_norm.as_ref())?;
         let recurrent = norms.recurrent.is_some();
-        let inputs = a.ungrouped(products(&maps.qkv, &h, &a.input_widths(recurrent))?, recurrent)?;
+        let inputs = a.ungrouped(products(&maps.qkv, &h, &a.product_widths(self.number))?, recurrent)?;
         let next = maps.latent.as_ref().map_or_else(|| vec![o], |second| second.each().all().copied().collect());
         P::prefetch(&next, x.dim(0)?)?;
         let (mixed, result) = self.mixed(inputs, positions, mixing)?;
@@ -272,7 +281,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         let source = if a.parallel { &residual } else { &middle };
         let h = a.normed_for(maps.mlp_rounds(), source, norms.before_mlp(a))?;
         let FeedForwardActivations { unit, experts } = self.widened(&h)?;
-        Ok(LayerActivations { input: x, mixed, out: result, projected, middle, unit, experts, lowered: None })
+        Ok(LayerActivations { input: x, mixed, out: result, projected, middle, unit, experts, lowered: None, end: None })
     }
 
     /// Runs a layer without attention and without a recurrence, except its last product.
@@ -281,7 +290,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         let h = self.architecture.normed_for(self.maps.mlp_rounds(), &middle, self.norms.before_mlp(self.architecture))?;
         let FeedForwardActivations { unit, experts } = self.widened(&h)?;
         let (mixed, out) = (MixerActivations::Absent, x.clone());
-        Ok(LayerActivations { input: x, mixed, out, projected: None, middle, unit, experts, lowered: None })
+        Ok(LayerActivations { input: x, mixed, out, projected: None, middle, unit, experts, lowered: None, end: None })
     }
 
     /// Runs attention or the recurrence on the results of its projections. Returns the activations that the gradient needs, and the result.
@@ -307,6 +316,9 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
             let out = mixing.convolve(&joined, convolution.operation())?;
             return Ok((MixerActivations::Convolution(joined), out));
         }
+        if let Some(weight) = &self.norms.attention.query_norm {
+            return self.mixed_with_shared(inputs, weight, positions, mixing);
+        }
         let (compressed, [q, k, v]) = match self.norms.attention.latent {
             Some(_) => self.expanded(inputs).map(|(rows, heads)| (Some(rows), heads))?,
             None => (None, three(inputs)?),
@@ -321,6 +333,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
             ops::round_in_place(q)?;
             ops::round_in_place(k)?;
         }
+        let (unnormed_v, v) = self.normed_values(v)?;
         let (q, k) = self.placed((q, k), positions)?;
         let [q, k, v] = if self.halves { halved([&q, &k, &v])? } else { [q, k, v] };
         let AttentionOutput { out, log_sum } = mixing.attend(&q, &k, &v)?;
@@ -328,7 +341,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         let gated = gate.as_ref().map_or_else(|| Ok(out.clone()), |gate| output_gate::forward(&out, gate))?;
         let gated_out = gate.map(|gate| (gate, out));
         let (heads, v) = (Some((q, k)), Some(v));
-        let kept = mixer::AttentionActivations { unnormed, heads, v, log_sum, gated: gated_out, compressed };
+        let kept = mixer::AttentionActivations { unnormed, heads, unnormed_v, v, log_sum, gated: gated_out, compressed };
         Ok((MixerActivations::Attention(kept), gated))
     }
 
@@ -401,7 +414,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         let (out, lowered) = self.added(self.fed(kept)?, self.norms.added_norm.as_ref())?;
         kept.lowered = lowered;
         ops::add_into(&out, &kept.middle)?;
-        Ok(out)
+        self.ended(out, kept)
     }
 
     /// Returns what is added to the residual for a product's result, as new storage. Also returns that result if a norm's gradient needs
@@ -430,7 +443,11 @@ pub(super) fn wide(results: Vec<Tensor>) -> ops::Result<GateUpActivations> {
     Ok(GateUpActivations { gate, up: results.next(), share: None })
 }
 
-fn three(all: Vec<Tensor>) -> ops::Result<[Tensor; 3]> {
+/// Returns queries, keys and values. Without the last, keys also serve as values.
+fn three(mut all: Vec<Tensor>) -> ops::Result<[Tensor; 3]> {
+    if let [_, k] = &all[..] {
+        all.push(k.clone());
+    }
     all.try_into().map_err(|_| none())
 }
 
@@ -491,7 +508,7 @@ impl Architecture {
     }
 
     /// Normalises packed heads `[N, heads * C]`: each one, or all of a row together, depending on the size of the weight.
-    fn normed_heads(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    pub(super) fn normed_heads(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
         let norm = NormWeights { weight: weight.clone(), bias: None };
         Ok(self.normed(&x.reshape(((), weight.elem_count()))?, Some(&norm))?.reshape(x.shape())?)
     }

@@ -67,6 +67,8 @@ fn sliding(config: &ConfigObject, family: Family, rotates: &[bool]) -> Result<Ve
     };
     let size = match family {
         Family::Cohere2 | Family::Exaone4 => size_or(4096)?,
+        Family::Gemma4 => size_or(512)?,
+        Family::Gemma4Unified => size_or(1024)?,
         Family::GptOss => size_or(128)?,
         Family::Gemma2 | Family::Gemma3 | Family::Ministral | Family::Mistral | Family::Olmo3 => size_or(4096)?,
         Family::Ministral3 | Family::Mixtral | Family::Phi3 | Family::Starcoder2 => size()?,
@@ -87,6 +89,7 @@ fn sliding(config: &ConfigObject, family: Family, rotates: &[bool]) -> Result<Ve
     }
     let pattern = match family {
         Family::Gemma3 => gemma3_pattern(config)?,
+        Family::Gemma4 | Family::Gemma4Unified => 6,
         Family::Gemma2 | Family::GptOss => 2,
         Family::Cohere2 | Family::Exaone4 => pattern(config)?,
         _ => 4,
@@ -102,14 +105,19 @@ fn sliding(config: &ConfigObject, family: Family, rotates: &[bool]) -> Result<Ve
         Family::Cohere2 | Family::Gemma2 | Family::Gemma3 | Family::GptOss | Family::Olmo3 => {
             !(layer + 1).is_multiple_of(pattern)
         }
+        Family::Gemma4 | Family::Gemma4Unified => !(layer + 1).is_multiple_of(pattern),
         Family::Exaone4 => size.is_some() && !(layer + 1).is_multiple_of(pattern),
         // Applies to every second one of the first layers, whose number the key gives.
         Family::Qwen2Moe => layer.is_multiple_of(2) && layer < first && size.is_some(),
         Family::SmolLm3 => !rotates[layer],
         _ => layer >= first,
     };
-    let slides = |layer: usize| types.as_ref().map_or_else(|| by_default(layer), |types| types[layer] == SLIDING);
-    let patterned = matches!(family, Family::Cohere2 | Family::Gemma2 | Family::Gemma3 | Family::GptOss | Family::Olmo3);
+    // transformers lets the last layer of a Gemma 4 see everything, whatever the list says.
+    let whole = |layer: usize| family.is_gemma4() && layer + 1 == layers;
+    let listed = |layer: usize| types.as_ref().map_or_else(|| by_default(layer), |types| types[layer] == SLIDING);
+    let slides = |layer: usize| listed(layer) && !whole(layer);
+    let patterned = matches!(family, Family::Cohere2 | Family::Gemma2 | Family::Gemma3 | Family::GptOss | Family::Olmo3)
+        || family.is_gemma4();
     if size.is_none() && (types.is_some() || patterned) && (0..layers).any(slides) {
         return Err(format!("layer_types has {SLIDING:?}, but there is no sliding_window"));
     }
@@ -118,10 +126,26 @@ fn sliding(config: &ConfigObject, family: Family, rotates: &[bool]) -> Result<Ve
 
 /// Returns whether models of this family use `layer_types`.
 pub(super) fn obeys_types(family: Family) -> bool {
-    use Family::{Cohere2, Exaone4, Gemma2, Gemma3, GptOss, Ministral, Mistral, Olmo3, Qwen2, Qwen2Moe, Qwen3, SmolLm3};
+    use Family::{
+        Cohere2, Exaone4, Gemma2, Gemma3, Gemma4, Gemma4Unified, GptOss, Ministral, Mistral, Olmo3, Qwen2, Qwen2Moe, Qwen3,
+        SmolLm3,
+    };
     matches!(
         family,
-        Cohere2 | Exaone4 | GptOss | Qwen2Moe | Gemma2 | Gemma3 | Ministral | Mistral | Olmo3 | Qwen2 | Qwen3 | SmolLm3
+        Cohere2
+            | Exaone4
+            | Gemma4
+            | Gemma4Unified
+            | GptOss
+            | Qwen2Moe
+            | Gemma2
+            | Gemma3
+            | Ministral
+            | Mistral
+            | Olmo3
+            | Qwen2
+            | Qwen3
+            | SmolLm3
     )
 }
 

@@ -48,7 +48,8 @@ impl Architecture {
         let second = self.latent.map_or(0, |latent| latent.values_of_second() as u128);
         let layer =
             |layer: usize| second + hidden * (mixer(layer) + of(self.has_unit(layer), unit(layer))) + of(sparse(layer), experts);
-        hidden * tokens * if self.tied { 1 } else { 2 } + (0..self.layers).map(layer).sum::<u128>()
+        let tables = hidden * tokens * if self.tied { 1 } else { 2 } + self.values_of_layer_inputs();
+        tables + (0..self.layers).map(layer).sum::<u128>()
     }
 
     /// Returns the number of values of experts' matrices, without routers.

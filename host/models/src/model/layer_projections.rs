@@ -1,5 +1,6 @@
 //! The linear maps of a layer.
 
+use super::layer_input_weights::{LayerEnd, LayerInputMaps};
 use super::weights::{Experts, LatentProjections, LayerWeights, Linear, MlpProjections};
 use crate::ops;
 
@@ -13,6 +14,8 @@ pub(super) struct LayerProjections<P> {
     pub o: Option<P>,
     pub unit: Option<MlpProjections<P>>,
     pub experts: Option<Experts<P>>,
+    /// The maps of the stage that reads the layer's own input, if it has one.
+    pub end: Option<LayerInputMaps<P>>,
 }
 
 impl<P> LayerProjections<P> {
@@ -20,7 +23,8 @@ impl<P> LayerProjections<P> {
     pub(super) fn each(&self) -> LayerProjections<&P> {
         let (unit, experts) = (self.unit.as_ref().map(MlpProjections::each), self.experts.as_ref().map(Experts::each));
         let latent = self.latent.as_ref().map(LatentProjections::each);
-        LayerProjections { qkv: self.qkv.iter().collect(), latent, o: self.o.as_ref(), unit, experts }
+        let end = self.end.as_ref().map(LayerInputMaps::each);
+        LayerProjections { qkv: self.qkv.iter().collect(), latent, o: self.o.as_ref(), unit, experts, end }
     }
 
     /// Returns whether the layer has an MLP or experts.
@@ -42,6 +46,7 @@ impl<P> LayerProjections<P> {
             o: self.o.map(&f).transpose()?,
             unit: self.unit.map(|unit| unit.map(&f)).transpose()?,
             experts: self.experts.map(|experts| experts.map(&f)).transpose()?,
+            end: self.end.map(|end| end.map(&f)).transpose()?,
         })
     }
 
@@ -54,7 +59,8 @@ impl<P> LayerProjections<P> {
             queries.map(|map| (of_queries, map)).into_iter().chain([(of_both, keys_and_values)])
         });
         let inputs = self.qkv.into_iter().enumerate().map(|(i, map)| (number_of_input(i), map));
-        inputs.chain(self.o.map(|map| (3, map))).chain(unit).chain(latent)
+        let end = self.end.into_iter().flat_map(|maps| NUMBERS_OF_END.into_iter().zip(maps.all()));
+        inputs.chain(self.o.map(|map| (3, map))).chain(unit).chain(latent).chain(end)
     }
 
     /// Returns the maps in one list.
@@ -67,6 +73,7 @@ impl<P> LayerProjections<P> {
     pub(super) fn in_order(self) -> (Vec<P>, Vec<P>, Vec<P>) {
         let mut behind: Vec<P> = self.o.into_iter().collect();
         behind.extend(self.unit.into_iter().flat_map(|unit| unit.wide.into_iter().chain([unit.down]).chain(unit.gate)));
+        behind.extend(self.end.into_iter().flat_map(LayerInputMaps::all));
         let mut stacks = Vec::new();
         if let Some(Experts { router, wide, down, latent }) = self.experts {
             behind.push(router);
@@ -82,6 +89,9 @@ impl<P> LayerProjections<P> {
 /// Numbers of the maps of compressed queries, and of compressed keys and values.
 pub(super) const NUMBERS_OF_LATENT: [usize; 2] = [2, 7];
 
+/// Numbers of the maps of the stage that reads a layer's own input.
+pub(super) const NUMBERS_OF_END: [usize; 2] = [8, 9];
+
 /// Returns the number of a projection before attention or a recurrence. The fourth is numbered after all other maps.
 pub(super) fn number_of_input(i: usize) -> usize {
     if i < 3 { i } else { i + 4 }
@@ -90,13 +100,14 @@ pub(super) fn number_of_input(i: usize) -> usize {
 impl<T> LayerWeights<T> {
     /// Returns the layer's linear maps.
     pub(super) fn maps(&self) -> LayerProjections<&Linear<T>> {
-        let Self { qkv, attention, o, unit, experts, .. } = self;
+        let Self { qkv, attention, o, unit, experts, end, .. } = self;
         LayerProjections {
             qkv: qkv.iter().collect(),
             latent: attention.latent.as_ref().map(|latent| latent.maps.each()),
             o: o.as_ref(),
             unit: unit.as_ref().map(MlpProjections::each),
             experts: experts.as_ref().map(Experts::each),
+            end: end.as_ref().and_then(LayerEnd::maps),
         }
     }
 }

@@ -199,7 +199,10 @@ impl ModelFolder {
             shards = shards.renamed(|name| names.in_memory(name));
         }
         let left_out = |name: &str| {
-            left_out(name) || architecture.text_part && text_part::is_vision_tensor(name) || architecture.predicts_more(name)
+            left_out(name)
+                || architecture.text_part && text_part::is_vision_tensor(name)
+                || architecture.predicts_more(name)
+                || architecture.is_dropped(name)
         };
         let missing = |name: &str| {
             let detail = format!("the weights have no {}, which config.json requires", names.to_file(name.to_owned()));

@@ -1,7 +1,8 @@
 //! Linear maps of training and scoring: with dropout and magnitudes.
 
 use super::layer::LinearMap;
-use super::layer_projections::{LayerProjections, NUMBERS_OF_LATENT, number_of_input};
+use super::layer_input_weights::LayerInputMaps;
+use super::layer_projections::{LayerProjections, NUMBERS_OF_END, NUMBERS_OF_LATENT, number_of_input};
 use super::pass_options::PassOptions;
 use super::weights::{Experts, LatentProjections, Linear, MlpProjections};
 use crate::ops::dropout::DropoutMask;
@@ -59,7 +60,17 @@ impl<'a> MaskedLinear<'a> {
                     latent: latent.map(|maps| maps.map(plain)),
                 }
             }),
+            end: maps.end.map(|LayerInputMaps { gate, projection }| LayerInputMaps {
+                gate: with(gate, NUMBERS_OF_END[0], true),
+                projection: with(projection, NUMBERS_OF_END[1], true),
+            }),
         }
+    }
+
+    /// Returns the map before the first layer, which counts as that of a layer behind the last.
+    pub(super) fn before_layers(linear: &'a Linear, precision: Precision, how: &'a PassOptions, layers: usize) -> Self {
+        let mask = how.dropout.as_ref().filter(|_| linear.adapter.is_some()).map(|d| d.mask(layers, 0, false));
+        Self { linear, mask, lengths: how.lengths.as_ref().and_then(|all| all.get(layers, 0)), precision }
     }
 
     /// Returns the adapter, if there is one.

@@ -33,6 +33,9 @@ pub(super) trait TokenMixer {
     /// Computes attention of queries over keys and values.
     fn attend(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<AttentionOutput>;
 
+    /// Computes attention of queries over the keys and values of the layer that this one shares them with.
+    fn attend_to_shared(&mut self, q: &Tensor) -> Result<AttentionOutput>;
+
     /// Runs a gated short convolution over the rows of its projection, `[N, 3 D]`.
     fn convolve(&mut self, joined: &Tensor, convolution: Convolution<'_>) -> Result<Tensor>;
 
@@ -44,12 +47,22 @@ pub(super) trait TokenMixer {
 pub(super) enum MixerActivations {
     /// Activations of attention.
     Attention(AttentionActivations),
+    /// Activations of attention to another layer's keys and values.
+    Borrowing(BorrowingActivations),
     /// Rows of the projection of a gated short convolution.
     Convolution(Tensor),
     /// Rows of the projections of a gated delta network or a state space.
     Network(Vec<Tensor>),
     /// Nothing, in a layer that has neither attention nor a recurrence.
     Absent,
+}
+
+/// Activations that the gradient of attention to another layer's keys and values needs.
+pub(super) struct BorrowingActivations {
+    /// Query heads as their norm reads them.
+    pub unnormed: Tensor,
+    /// The logarithms of the normalisers, if a gradient will be computed.
+    pub log_sum: Option<Tensor>,
 }
 
 /// Activations that the gradient of attention needs.
@@ -59,6 +72,8 @@ pub(super) struct AttentionActivations {
     /// Query and key heads as attention reads them. Not stored if they can be computed from those before their norms
     /// ([`super::layer::DecoderLayer::placed`]).
     pub heads: Option<(Tensor, Tensor)>,
+    /// Value heads as their norm reads them, if they have one and are not the keys before theirs.
+    pub unnormed_v: Option<Tensor>,
     /// Value heads. Not stored if they can be computed from compressed ones.
     pub v: Option<Tensor>,
     /// The logarithms of the normalisers, if a gradient will be computed.
@@ -82,10 +97,10 @@ impl MixerActivations {
     /// Removes what can be recomputed from the rest.
     pub(super) fn reduced(self) -> Self {
         match self {
-            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated, compressed }) => {
+            Self::Attention(AttentionActivations { unnormed, heads, unnormed_v, v, log_sum, gated, compressed }) => {
                 let heads = heads.filter(|_| unnormed.is_none() && compressed.is_none());
                 let v = v.filter(|_| compressed.is_none());
-                Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated, compressed })
+                Self::Attention(AttentionActivations { unnormed, heads, unnormed_v, v, log_sum, gated, compressed })
             }
             other => other,
         }
@@ -94,10 +109,14 @@ impl MixerActivations {
     /// Converts to f32 what only f32 operations read.
     pub(super) fn in_f32(self) -> ops::Result<Self> {
         match self {
-            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated, compressed }) => {
+            Self::Attention(AttentionActivations { unnormed, heads, unnormed_v, v, log_sum, gated, compressed }) => {
                 let to = |t: Tensor| ops::cast(&t, DType::F32);
                 let (unnormed, compressed) = (both(unnormed, to)?, two(compressed, to)?);
-                Ok(Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated, compressed }))
+                let unnormed_v = unnormed_v.map(to).transpose()?;
+                Ok(Self::Attention(AttentionActivations { unnormed, heads, unnormed_v, v, log_sum, gated, compressed }))
+            }
+            Self::Borrowing(BorrowingActivations { unnormed, log_sum }) => {
+                Ok(Self::Borrowing(BorrowingActivations { unnormed: ops::cast(&unnormed, DType::F32)?, log_sum }))
             }
             other => Ok(other),
         }
@@ -107,15 +126,19 @@ impl MixerActivations {
     pub(super) fn cast(self, dtype: DType) -> ops::Result<Self> {
         let to = |t: Tensor| ops::cast(&t, dtype);
         Ok(match self {
-            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated, compressed }) => {
+            Self::Attention(AttentionActivations { unnormed, heads, unnormed_v, v, log_sum, gated, compressed }) => {
                 Self::Attention(AttentionActivations {
                     unnormed: both(unnormed, to)?,
                     heads: both(heads, to)?,
+                    unnormed_v: unnormed_v.map(to).transpose()?,
                     v: v.map(to).transpose()?,
                     log_sum,
                     gated: both(gated, to)?,
                     compressed: two(compressed, to)?,
                 })
+            }
+            Self::Borrowing(BorrowingActivations { unnormed, log_sum }) => {
+                Self::Borrowing(BorrowingActivations { unnormed: to(unnormed)?, log_sum })
             }
             Self::Convolution(joined) => Self::Convolution(to(joined)?),
             Self::Network(mut inputs) => {
@@ -131,10 +154,11 @@ impl MixerActivations {
     /// Returns all parts.
     pub(super) fn parts(&self) -> Vec<&Tensor> {
         match self {
-            Self::Attention(AttentionActivations { unnormed, heads, v, log_sum, gated, compressed }) => {
+            Self::Attention(AttentionActivations { unnormed, heads, unnormed_v, v, log_sum, gated, compressed }) => {
                 let heads = unnormed.iter().chain(heads).chain(gated).flat_map(|(q, k)| [q, k]);
-                heads.chain(v).chain(compressed.iter().flatten()).chain(log_sum).collect()
+                heads.chain(unnormed_v).chain(v).chain(compressed.iter().flatten()).chain(log_sum).collect()
             }
+            Self::Borrowing(BorrowingActivations { unnormed, log_sum }) => std::iter::once(unnormed).chain(log_sum).collect(),
             Self::Convolution(joined) => vec![joined],
             Self::Network(inputs) => inputs.iter().collect(),
             Self::Absent => Vec::new(),
@@ -158,12 +182,17 @@ impl MixerActivations {
                 Ok(Self::Attention(AttentionActivations {
                     unnormed: two(&known.unnormed, &new.unnormed)?,
                     heads: two(&known.heads, &new.heads)?,
+                    unnormed_v: one(&known.unnormed_v, &new.unnormed_v)?,
                     v: one(&known.v, &new.v)?,
                     log_sum: one(&known.log_sum, &new.log_sum)?,
                     gated: two(&known.gated, &new.gated)?,
                     compressed: compressed.transpose()?,
                 }))
             }
+            (Self::Borrowing(known), Self::Borrowing(new)) => Ok(Self::Borrowing(BorrowingActivations {
+                unnormed: rows(&known.unnormed, &new.unnormed)?,
+                log_sum: one(&known.log_sum, &new.log_sum)?,
+            })),
             (Self::Convolution(known), Self::Convolution(new)) => Ok(Self::Convolution(rows(known, new)?)),
             (Self::Network(known), Self::Network(new)) => {
                 Ok(Self::Network(known.iter().zip(new).map(|(known, new)| rows(known, new)).collect::<ops::Result<_>>()?))
@@ -199,6 +228,12 @@ impl MixerActivations {
 }
 
 impl AttentionActivations {
+    /// Returns key and value heads as attention reads them, unless they were left out.
+    pub(super) fn keys_and_values(&self) -> ops::Result<[Tensor; 2]> {
+        let keys = self.heads.as_ref().map(|(_, k)| k).ok_or_else(other_kind)?;
+        Ok([keys.clone(), self.values()?.clone()])
+    }
+
     /// Returns the value heads.
     pub(super) fn values(&self) -> ops::Result<&Tensor> {
         let missing = || ops::Error::Shape { op: "attention", detail: "a forward pass that kept no values".into() };

@@ -2,7 +2,7 @@
 
 use super::Result;
 use super::backward::GradientSlot;
-use super::decoder::Decoder;
+use super::decoder::{BackwardContext, Decoder};
 use super::layer::LayerActivations;
 use super::layer_projections::LayerProjections;
 use super::masked_linear::MaskedLinear;
@@ -64,16 +64,17 @@ impl Decoder {
     /// Returns the gradients of the projections' results, given that of the result of attention or a recurrence.
     pub(super) fn mixed_backward(
         &self,
-        i: usize,
-        maps: &LayerProjections<MaskedLinear<'_>>,
+        here: &BackwardContext<'_>,
         kept: &LayerActivations,
         d_out: &Tensor,
         forest: &Forest,
         g: &LayerWeights<GradientSlot>,
     ) -> Result<Vec<Tensor>> {
+        let &BackwardContext { i, maps, .. } = here;
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
         let of_heads = match &kept.mixed {
             MixerActivations::Attention(of_heads) => of_heads,
+            MixerActivations::Borrowing(own) => return self.borrowed_backward(here, (own, kept), d_out, forest, g),
             MixerActivations::Network(inputs) => {
                 let own = w.recurrent.as_ref().and_then(|own| own.operation(a));
                 let gradient = g.recurrent.as_ref().and_then(RecurrentWeights::gradient);
@@ -91,34 +92,39 @@ impl Decoder {
             let (q, (k, v)) = (self.expanded_queries(i, maps, &rows[0], forest)?, self.expanded_keys(i, maps, &rows[1], forest)?);
             let wide = |t: &Tensor| latent.heads.filled_up(&self.in_f32(t)?);
             let outputs = [&wide(&kept.out)?, &wide(d_out)?];
-            let [dq, dk, dv] = self.attention_backward(i, (of_heads, [&q, &k, &v]), outputs, forest, g)?;
+            let [dq, dk, dv] = self.attention_backward(here, (of_heads, [&q, &k, &v]), outputs, forest, g)?;
             return self.expanded_backward(i, maps, rows, [&dq, &dk, &dv], g);
         }
         let (q, k) = self.heads(i, of_heads, forest)?;
         let heads = (of_heads, [&q, &k, of_heads.values()?]);
         let Some((gate, out)) = &of_heads.gated else {
-            return Ok(self.attention_backward(i, heads, [&kept.out, d_out], forest, g)?.into());
+            return self.values_backward(i, of_heads, self.attention_backward(here, heads, [&kept.out, d_out], forest, g)?);
         };
         let (d_out, d_gate) = output_gate::backward(out, gate, d_out)?;
-        let [dq, dk, dv] = self.attention_backward(i, heads, [out, &d_out], forest, g)?;
+        let [dq, dk, dv] = self.attention_backward(here, heads, [out, &d_out], forest, g)?;
         Ok(vec![columns::join(&[&dq, &d_gate], &[a.heads.head_dim; 2])?, dk, dv])
     }
 
     /// Returns the gradients of query, key and value heads, given them, the result of attention and its gradient.
     fn attention_backward(
         &self,
-        i: usize,
+        here: &BackwardContext<'_>,
         (kept, [q, k, v]): (&mixer::AttentionActivations, [&Tensor; 3]),
         [out, d_out]: [&Tensor; 2],
         forest: &Forest,
         g: &LayerWeights<GradientSlot>,
     ) -> Result<[Tensor; 3]> {
+        let i = here.i;
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
         if let Some((logits, d_logits)) = w.attention.sinks.as_ref().zip(g.attention.sinks.as_ref().and_then(Option::as_ref)) {
             sinks::backward(&self.in_f32(out)?, kept.log_sum()?, d_out, logits, d_logits)?;
         }
         let from = attention::AttentionTensors { q, k, v, out, log_sum: kept.log_sum()? };
         let (mut dq, mut dk, dv) = attention::backward(&from, d_out, forest, self.attention(i))?;
+        if let Some([more_k, more_v]) = here.sources.heads.take_gradients(i) {
+            ops::add_into(&dk, &more_k)?;
+            ops::add_into(&dv, &more_v)?;
+        }
         if let Some(scale) = a.query_scale_of(i) {
             ops::scale_rows(&dq, &scale.factors(forest.positions()))?;
         }

@@ -42,6 +42,12 @@ impl RowLengths {
             }
             all.push(of_layer);
         }
+        if let Some(own) = &weights.layer_inputs {
+            // Counts as that of a layer behind the last.
+            let mut below: [Option<Tensor>; MAPS] = Default::default();
+            below[0] = of_map(&own.projection)?;
+            all.push(below);
+        }
         Ok(Some(Self(all)))
     }
 

@@ -9,6 +9,7 @@ use super::layer::{DecoderLayer, LayerActivations};
 use super::masked_linear::MaskedLinear;
 use super::mixer::{self, AttentionOutput, MixerActivations, TokenMixer};
 use super::pass_options::PassOptions;
+use super::pass_sources::PassSources;
 use super::row_splices::RowSplices;
 use crate::ops::attention::AttentionConfig;
 use crate::ops::convolution::{self, Convolution};
@@ -33,6 +34,8 @@ pub(super) struct Continuation {
     prompts: Forest,
     layers: Vec<LayerActivations>,
     joins: RowSplices,
+    /// The packed positions for which the last layer is computed.
+    rows: Vec<usize>,
     /// The segments that continue the prompts.
     segments: Vec<usize>,
     /// Token ids of the segments, `[N']`.
@@ -82,7 +85,7 @@ impl Continuation {
         }
         let joins = RowSplices { all, selected };
         let PromptPass { prompts, layers } = known;
-        (!tokens.is_empty()).then_some(Self { prompts, layers, joins, segments, tokens, positions })
+        (!tokens.is_empty()).then_some(Self { prompts, layers, joins, rows: rows.to_vec(), segments, tokens, positions })
     }
 
     /// Returns the number of rows that are still to be computed.
@@ -98,6 +101,8 @@ struct ContinuationMixer<'a> {
     mixed: &'a MixerActivations,
     /// The prompts' keys and values, if the layer attends.
     known: Option<(Tensor, Tensor)>,
+    /// Keys and values of an earlier layer for all rows, if this one reads them.
+    shared: Option<[Tensor; 2]>,
     forest: &'a Forest,
     segments: &'a [usize],
     attention: AttentionConfig,
@@ -105,13 +110,25 @@ struct ContinuationMixer<'a> {
     sinks: Option<&'a Tensor>,
 }
 
+impl ContinuationMixer<'_> {
+    /// Computes attention of the new rows' queries over the keys and values of all rows.
+    fn attend_to(&self, q: &Tensor, [k, v]: [&Tensor; 2]) -> Result<AttentionOutput> {
+        let (out, log_sum) = attention::forward_segments(q, k, v, self.forest, self.segments, self.attention)?;
+        Ok(AttentionOutput::with_sinks(out, log_sum, self.sinks)?)
+    }
+}
+
 impl TokenMixer for ContinuationMixer<'_> {
     fn attend(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<AttentionOutput> {
-        let Self { joins, forest, segments, .. } = *self;
+        let joins = self.joins;
         let (known_k, known_v) = self.known.as_ref().ok_or_else(mixer::other_kind)?;
         let (k, v) = (joins.all.forward(known_k, k)?, joins.all.forward(known_v, v)?);
-        let (out, log_sum) = attention::forward_segments(q, &k, &v, forest, segments, self.attention)?;
-        Ok(AttentionOutput::with_sinks(out, log_sum, self.sinks)?)
+        self.attend_to(q, [&k, &v])
+    }
+
+    fn attend_to_shared(&mut self, q: &Tensor) -> Result<AttentionOutput> {
+        let [k, v] = self.shared.as_ref().ok_or_else(mixer::other_kind)?;
+        self.attend_to(q, [k, v])
     }
 
     fn convolve(&mut self, joined: &Tensor, convolution: Convolution<'_>) -> Result<Tensor> {
@@ -132,29 +149,46 @@ impl Decoder {
         if i + 1 < self.weights.layers.len() { self.stored(kept) } else { Ok(kept.reduced()) }
     }
 
+    /// Returns the layers' own inputs of all rows of a forest; those of prompts have not been kept.
+    fn continued_sources(&self, forest: &Forest, how: &PassOptions) -> Result<PassSources> {
+        let Some(map) = self.input_projection(how) else { return Ok(PassSources::default()) };
+        let first = self.embedded(forest.tokens(), forest.positions())?;
+        let inputs = self.layer_inputs(Some(&map), forest.tokens(), &first)?;
+        Ok(PassSources { inputs, ..PassSources::default() })
+    }
+
     /// Runs the decoder on a forest like [`Decoder::forward`], starting where the prompts' pass ended.
     pub(super) fn continued(&self, forest: &Forest, how: PassOptions, from: Continuation) -> Result<(Tensor, PassActivations)> {
-        let Continuation { prompts, layers: known, joins, segments, tokens, positions } = from;
+        let Continuation { prompts, layers: known, joins, rows, segments, tokens, positions } = from;
         let joins = Arc::new(joins);
         let mut x = self.embedded(&tokens, &positions)?;
+        let mut sources = self.continued_sources(forest, &how)?;
+        let new_rows: Vec<usize> = segments.iter().flat_map(|segment| forest.segments()[*segment].range()).collect();
         let mut layers = Vec::with_capacity(known.len());
         for (i, known) in known.into_iter().enumerate() {
             let last = i + 1 == self.weights.layers.len();
             let maps = MaskedLinear::for_layer(self.weights.layers[i].maps(), self.precision, &how, i, last);
-            let (kept, output) = ops::on_pool(&self.weights.embedding, || {
+            let (kept, output, shared) = ops::on_pool(&self.weights.embedding, || {
                 let of_prompts = match &known.mixed {
                     MixerActivations::Attention(heads) => Some(self.known_heads(i, &maps, heads, &prompts)?),
-                    MixerActivations::Convolution(_) | MixerActivations::Network(_) | MixerActivations::Absent => None,
+                    MixerActivations::Borrowing(_)
+                    | MixerActivations::Convolution(_)
+                    | MixerActivations::Network(_)
+                    | MixerActivations::Absent => None,
                 };
+                let of_source = of_prompts.clone().filter(|_| self.architecture.is_key_source(i));
                 let selected = |out: &Tensor, x: &Tensor| {
                     let of = |known: &Tensor, new: &Tensor| joins.selected.forward(known, new);
                     Ok((of(&known.out, out)?, of(&known.input, x)?))
                 };
-                let layer = DecoderLayer { halves: self.halves(), ..self.layer_of(i, maps.each()) };
+                let computed = if last { &rows } else { &new_rows };
+                let layer = self.layer_with(i, maps.each(), &sources, Some(computed))?;
+                let layer = DecoderLayer { halves: self.halves(), ..layer };
                 let after = ContinuationMixer {
                     joins: &joins,
                     mixed: &known.mixed,
                     known: of_prompts,
+                    shared: sources.heads.read_by(&self.architecture, i),
                     forest,
                     segments: &segments,
                     attention: self.attention(i),
@@ -162,12 +196,22 @@ impl Decoder {
                 };
                 let mut kept = layer.forward(x, &positions, last.then_some(&selected), after)?;
                 let output = layer.output(&mut kept)?;
-                Ok::<_, super::Error>((kept, output))
+                let shared = of_source.map(|known| joined_heads(&joins, known, &kept.mixed)).transpose()?;
+                Ok::<_, super::Error>((kept, output, shared))
             })?;
+            if let Some(heads) = shared {
+                sources.heads.keep(i, heads);
+            }
             layers.push(StoredActivations::Joined(Arc::clone(&joins), Box::new([self.stored(known)?, self.stored(kept)?])));
             x = output;
         }
         let hidden = self.architecture.normed(&x, Some(&self.weights.norm))?;
-        Ok((hidden, PassActivations { layers, last: x, how, balance: None }))
+        Ok((hidden, PassActivations { layers, last: x, how, balance: None, sources }))
     }
+}
+
+/// Returns a layer's keys and values for all rows, given those of the prompts and the activations of the new rows.
+fn joined_heads(joins: &RowSplices, known: (Tensor, Tensor), new: &MixerActivations) -> ops::Result<[Tensor; 2]> {
+    let [k, v] = new.attention()?.keys_and_values()?;
+    Ok([joins.all.forward(&known.0, &k)?, joins.all.forward(&known.1, &v)?])
 }

@@ -3,6 +3,7 @@
 
 use super::families::Family;
 use super::json::ConfigObject;
+use super::varied_layers::whole_head_dim;
 use crate::config::{printable, shortest};
 use crate::ops::rope::Rotation;
 use std::f64::consts::TAU;
@@ -54,6 +55,13 @@ pub enum RopeScaling {
         /// Factor of queries and keys.
         attention_factor: f64,
     },
+    /// Only the first pairs of dimensions are rotated, with the frequencies that they have where all are; then all divided by a factor.
+    Proportional {
+        /// Number of rotated pairs.
+        pairs: usize,
+        /// The divisor.
+        factor: f64,
+    },
     /// `LongRoPE` (Ding et al. 2024, arXiv 2402.13753) within the original training length: a divisor for each frequency.
     Long {
         /// The divisors.
@@ -95,6 +103,9 @@ pub(super) fn resolve(config: &ConfigObject, context: &RopeContext) -> Result<Mo
         return Err(
             "rope_scaling and rope_parameters are both given; transformers ignores one of them, so keep only the other".into()
         );
+    }
+    if context.family.is_gemma4() {
+        return of_gemma4(config, new, context);
     }
     let two = matches!(context.family, Family::Gemma3 | Family::Olmo3);
     let (key, p) = match (new, old) {
@@ -197,6 +208,39 @@ fn nested(config: &ConfigObject, all: &ConfigObject, context: &RopeContext) -> R
     Ok(ModelRopes { full, sliding: Some(sliding), limit: [limit, shorter].into_iter().flatten().min() })
 }
 
+/// Reads the RoPEs of a Gemma 4, which has an object for each kind of layer or the defaults of both.
+fn of_gemma4(config: &ConfigObject, given: Option<ConfigObject>, context: &RopeContext) -> Result<ModelRopes, String> {
+    let whole = RopeContext { head_dim: whole_head_dim(config, context.head_dim)?, ..*context };
+    let Some(all) = given else {
+        let pairs = whole.head_dim / 8;
+        let full = Rope { theta: 1e6, scaling: RopeScaling::Proportional { pairs, factor: 1.0 }, dims: whole.head_dim };
+        return Ok(ModelRopes { full, sliding: Some(plain(1e4, context)?), limit: None });
+    };
+    let kind = |key: &str, theta: f64, context: &RopeContext| {
+        let p = all.object(key).map_err(|e| format!("rope_parameters: {e}"))?;
+        let p = p.ok_or_else(|| format!("rope_parameters: {key} is missing; it must be an object"))?;
+        one(&p, &format!("rope_parameters: {key}"), &RopeDefaults { theta, partial: 1.0 }, None, context)
+    };
+    let (full, limit) = kind("full_attention", 1e6, &whole)?;
+    let (sliding, shorter) = kind("sliding_attention", 1e4, context)?;
+    if let Some((key, _)) = all.unread().next() {
+        let key = printable(key, 80);
+        return Err(format!("rope_parameters: {key:?} is neither full_attention nor sliding_attention"));
+    }
+    Ok(ModelRopes { full, sliding: Some(sliding), limit: [limit, shorter].into_iter().flatten().min() })
+}
+
+/// Reads the share of a head's pairs that are rotated, and the divisor of their frequencies.
+fn proportional(p: &ConfigObject, key: &str, dims: usize) -> Result<RopeScaling, String> {
+    let inside = |e: String| format!("{key}: {e}");
+    let share = p.number("partial_rotary_factor").map_err(inside)?.unwrap_or(1.0);
+    if !(0.0..=1.0).contains(&share) {
+        return Err(inside(format!("partial_rotary_factor {} must be between 0 and 1", shortest(share))));
+    }
+    let factor = if p.get("factor").is_some() { needed(p, key, "factor")? } else { 1.0 };
+    Ok(RopeScaling::Proportional { pairs: (share * dims as f64 / 2.0) as usize, factor })
+}
+
 /// Returns an embedding without scaling.
 fn plain(theta: f64, context: &RopeContext) -> Result<Rope, String> {
     let none = RopeDefaults { theta, partial: 1.0 };
@@ -240,6 +284,7 @@ fn one(
             needed(p, key, "factor")?;
             RopeScaling::None
         }
+        Some("proportional") if context.family.is_gemma4() => proportional(p, key, dims)?,
         Some("llama3") => llama3(p, key, original as f64)?,
         Some("yarn") => yarn(p, key, Rotations { theta, dims, original: original as f64 })?,
         Some("longrope") => {
@@ -378,6 +423,13 @@ impl Rope {
             match &self.scaling {
                 RopeScaling::None => f,
                 RopeScaling::Linear { factor } => f / factor,
+                RopeScaling::Proportional { pairs, factor } => {
+                    if i < *pairs {
+                        f / factor
+                    } else {
+                        0.0
+                    }
+                }
                 RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original } => {
                     let wave = TAU / f;
                     if wave < original / high_freq_factor {

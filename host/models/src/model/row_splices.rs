@@ -35,6 +35,7 @@ impl RowSplices {
             unit: known.unit.as_ref().zip(new.unit.as_ref()).map(|(known, new)| wide(known, new)).transpose()?,
             experts: None,
             lowered: both(&known.lowered, &new.lowered)?,
+            end: known.end.as_ref().zip(new.end.as_ref()).map(|(known, new)| known.joined(new, behind)).transpose()?,
         })
     }
 }

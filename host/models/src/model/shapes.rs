@@ -1,6 +1,7 @@
 //! The shapes of all parameters of a decoder.
 
 use super::latent::LatentAttention;
+use super::layer_input_weights::{LayerEnd, LayerInputMaps, LayerInputStage, LayerInputWeights};
 use super::mixture::Mixture;
 use super::names::{ExpertNames, TensorNames};
 use super::recurrent_weights::RecurrentWeights;
@@ -61,6 +62,9 @@ fn inputs(a: &Architecture, layer: usize, scheme: Option<QuantizationScheme>) ->
         let has_bias = a.qkv_bias && latent.query_rank.is_some();
         return vec![linear(scheme, queries, d, has_bias), linear(scheme, keys, d, a.qkv_bias)];
     }
+    if let Some(widths) = a.varied_widths(layer) {
+        return joined(scheme, (&widths, d), a.qkv_bias, true);
+    }
     match a.is_recurrent(layer) {
         true => {
             let widths = a.input_widths(true);
@@ -74,6 +78,13 @@ fn inputs(a: &Architecture, layer: usize, scheme: Option<QuantizationScheme>) ->
     }
 }
 
+/// Returns the shapes of the projection after a layer's attention or recurrence.
+fn output(a: &Architecture, layer: usize, scheme: Option<QuantizationScheme>) -> Linear<Vec<usize>> {
+    let recurrent = a.is_recurrent(layer);
+    let width = a.varied_widths(layer).map_or_else(|| a.mixed_width(recurrent), |widths| widths[0]);
+    linear(scheme, a.hidden_size, width, if recurrent { a.recurrent_bias() } else { a.output_bias })
+}
+
 /// Returns the shapes of the projections of compressed rows.
 fn second(latent: &LatentAttention, scheme: Option<QuantizationScheme>) -> LatentWeights<Vec<usize>> {
     let queries = latent.query_rank.map(|rank| linear(scheme, latent.query_width(), rank, false));
@@ -85,11 +96,35 @@ fn second(latent: &LatentAttention, scheme: Option<QuantizationScheme>) -> Laten
     }
 }
 
-/// Returns the shapes of the norms of query heads and of key heads, if they have weights.
-fn head_norms(a: &Architecture) -> Option<(Vec<usize>, Vec<usize>)> {
+/// Returns the shapes of the parameters at the end of a layer.
+fn end(a: &Architecture, scheme: Option<QuantizationScheme>) -> Option<LayerEnd<Linear<Vec<usize>>, Vec<usize>>> {
+    a.varied.as_ref()?;
+    let stage = |width: usize| LayerInputStage {
+        maps: LayerInputMaps {
+            gate: linear(scheme, width, a.hidden_size, false),
+            projection: linear(scheme, a.hidden_size, width, false),
+        },
+        norm: vec![a.hidden_size],
+    };
+    Some(LayerEnd { stage: a.layer_input_width().map(stage), scalar: vec![1] })
+}
+
+/// Returns the shapes of the parameters of layers' own inputs, if they have some.
+fn layer_inputs(
+    a: &Architecture,
+    scheme: Option<QuantizationScheme>,
+) -> Option<LayerInputWeights<Linear<Vec<usize>>, Vec<usize>>> {
+    let sizes = a.varied.as_ref()?.inputs?;
+    let all = a.layers * sizes.width;
+    let projection = linear(scheme, all, a.hidden_size, false);
+    Some(LayerInputWeights { table: vec![sizes.tokens, all], projection, norm: vec![sizes.width] })
+}
+
+/// Returns the shapes of the norms of a layer's query heads and key heads, if they have weights.
+fn head_norms(a: &Architecture, layer: usize) -> Option<(Vec<usize>, Vec<usize>)> {
     match a.head_norms {
         HeadNorms::None | HeadNorms::Unweighted => None,
-        HeadNorms::Each | HeadNorms::Rotated => Some((vec![a.heads.head_dim], vec![a.heads.head_dim])),
+        HeadNorms::Each | HeadNorms::Rotated => Some((vec![a.heads_of(layer).head_dim], vec![a.heads_of(layer).head_dim])),
         HeadNorms::All => Some((vec![a.query_width()], vec![a.kv_width()])),
     }
 }
@@ -111,17 +146,11 @@ fn shapes(a: &Architecture, scheme: Option<QuantizationScheme>) -> Weights<Vec<u
     let recurrent = || a.convolution().map(|convolution| RecurrentWeights { convolution, network: a.network() });
     let layer = |l: usize| LayerWeights {
         qkv: if a.mixes(l) { inputs(a, l, scheme) } else { Vec::new() },
-        o: a.mixes(l).then(|| {
-            linear(
-                scheme,
-                d,
-                a.mixed_width(a.is_recurrent(l)),
-                if a.is_recurrent(l) { a.recurrent_bias() } else { a.output_bias },
-            )
-        }),
+        o: a.mixes(l).then(|| output(a, l, scheme)),
         attention: AttentionWeights {
             sinks: names.attention.sinks.filter(|_| a.attends(l)).map(|_| vec![a.heads.heads]),
-            qk_norm: head_norms(a).filter(|_| a.attends(l)),
+            qk_norm: head_norms(a, l).filter(|_| a.attends(l) && a.key_source(l).is_none()),
+            query_norm: a.key_source(l).map(|_| vec![a.heads_of(l).head_dim]),
             latent: a.latent.as_ref().map(|latent| second(latent, scheme)),
         },
         recurrent: recurrent().filter(|_| a.is_recurrent(l)),
@@ -132,10 +161,12 @@ fn shapes(a: &Architecture, scheme: Option<QuantizationScheme>) -> Weights<Vec<u
         attended_norm: attended_norm.clone(),
         mlp_norm: mlp_norm.clone().filter(|_| a.feeds(l)),
         added_norm: added_norm.clone(),
+        end: end(a, scheme),
     };
     Weights {
         embedding: vec![a.vocab_size, d],
         positions: names.positions.map(|_| vec![a.max_positions, d]),
+        layer_inputs: layer_inputs(a, scheme),
         layers: (0..a.layers).map(layer).collect(),
         norm: norm(),
         head: (!a.tied).then(|| vec![a.vocab_size, d]),

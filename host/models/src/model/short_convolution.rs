@@ -98,6 +98,8 @@ impl Architecture {
         if self.is_recurrent(layer) || self.latent.is_some() {
             let recurrent = self.is_recurrent(layer);
             self.input_widths(recurrent).into_iter().sum::<usize>() + self.mixed_width(recurrent)
+        } else if let Some(widths) = self.varied_widths(layer) {
+            widths[0] + widths.into_iter().sum::<usize>()
         } else {
             self.query_outputs() + 2 * self.kv_width() + self.query_width()
         }
@@ -130,7 +132,10 @@ impl Architecture {
         match &self.latent {
             _ if !self.attends(layer) => self.mixer_width(layer),
             Some(latent) => latent.input_widths().into_iter().sum::<usize>() + latent.value_width(),
-            None => 2 * (self.query_width() + self.kv_width()),
+            None => self.varied_widths(layer).map_or_else(
+                || 2 * (self.query_width() + self.kv_width()),
+                |widths| widths[0] + 2 * widths.into_iter().sum::<usize>(),
+            ),
         }
     }
 

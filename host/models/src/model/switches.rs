@@ -146,6 +146,12 @@ pub(super) fn factors(
                 ..none
             })
         }
+        family if family.is_gemma4() => Ok(DecoderFactors {
+            embedding: (hidden as f64).sqrt() as f32,
+            scores: 1.0,
+            logits_cap: cap("final_logit_softcapping", 0.0)?,
+            ..none
+        }),
         // Scores have a scale of one instead of one that depends on the head size.
         Family::Gpt2 if config.flag("scale_attn_weights")? == Some(false) => Ok(DecoderFactors { scores: 1.0, ..none }),
         _ => Ok(none),
@@ -169,7 +175,7 @@ pub(super) fn head_norms(config: &ConfigObject, family: Family) -> Result<HeadNo
         Family::Glm4Moe if config.flag("use_qk_norm")?.unwrap_or(false) => HeadNorms::Each,
         Family::Exaone4 | Family::Gemma3 | Family::Lfm2 | Family::Lfm2Moe => HeadNorms::Each,
         Family::Qwen3 | Family::Qwen3Moe => HeadNorms::Each,
-        family if family.has_delta_networks() => HeadNorms::Each,
+        family if family.has_delta_networks() || family.is_gemma4() => HeadNorms::Each,
         Family::HunyuanV1Dense => HeadNorms::Rotated,
         Family::Llama4 if config.flag("use_qk_norm")?.unwrap_or(true) => HeadNorms::Unweighted,
         Family::Olmo2 | Family::Olmo3 | Family::Olmoe => HeadNorms::All,
@@ -187,7 +193,7 @@ pub(super) fn norm_eps(config: &ConfigObject, family: Family) -> Result<f64, Str
 /// Reads the activation function.
 pub(super) fn activation_of(config: &ConfigObject, family: Family) -> Result<Activation, String> {
     let (key, default) = match family {
-        Family::Gemma2 | Family::Gemma3 => ("hidden_activation", "gelu_pytorch_tanh"),
+        Family::Gemma2 | Family::Gemma3 | Family::Gemma4 | Family::Gemma4Unified => ("hidden_activation", "gelu_pytorch_tanh"),
         Family::Gpt2 => ("activation_function", "gelu_new"),
         Family::GptNeoX => ("hidden_act", "gelu"),
         Family::NemotronH => ("mlp_hidden_act", "relu2"),

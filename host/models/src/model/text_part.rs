@@ -18,12 +18,35 @@ struct MultimodalModel {
 
 const OF_IMAGES_OF_QWEN: &[&str] = &["image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"];
 
-const MULTIMODAL_MODELS: [MultimodalModel; 5] = [
+const OF_IMAGES_OF_GEMMA4: &[&str] = &[
+    "audio_config",
+    "audio_token_id",
+    "boa_token_id",
+    "boi_token_id",
+    "eoa_token_index",
+    "eoi_token_id",
+    "image_token_id",
+    "video_token_id",
+];
+
+const MULTIMODAL_MODELS: [MultimodalModel; 7] = [
     MultimodalModel {
         model_type: "gemma3",
         texts: &[("gemma3_text", "Gemma3ForCausalLM")],
         of_images: &["mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index", "image_token_id"],
         ties: false,
+    },
+    MultimodalModel {
+        model_type: "gemma4",
+        texts: &[("gemma4_text", "Gemma4ForCausalLM")],
+        of_images: OF_IMAGES_OF_GEMMA4,
+        ties: true,
+    },
+    MultimodalModel {
+        model_type: "gemma4_unified",
+        texts: &[("gemma4_unified_text", "Gemma4UnifiedForCausalLM")],
+        of_images: OF_IMAGES_OF_GEMMA4,
+        ties: true,
     },
     MultimodalModel {
         model_type: "llama4",
@@ -117,8 +140,12 @@ pub(super) fn config<'a>(keys: impl Iterator<Item = (&'a str, &'a Value)>) -> Re
     })?;
     config.insert("model_type".into(), (*model_type).into());
     config.insert("architectures".into(), json!([class]));
-    let untied = whole.model_type.starts_with("qwen3_5").then_some(&Value::Bool(false));
-    if let Some(tied) = of_whole("tie_word_embeddings").or(untied).filter(|_| whole.ties) {
+    let by_default = match whole.model_type {
+        "gemma4" | "gemma4_unified" => Some(&Value::Bool(true)),
+        "qwen3_5" | "qwen3_5_moe" => Some(&Value::Bool(false)),
+        _ => None,
+    };
+    if let Some(tied) = of_whole("tie_word_embeddings").or(by_default).filter(|_| whole.ties) {
         config.insert("tie_word_embeddings".into(), tied.clone());
     }
     Ok(config)
@@ -135,7 +162,9 @@ pub(super) fn name(whole: &str) -> String {
 /// Returns whether a tensor belongs to the image parts.
 pub(super) fn is_vision_tensor(name: &str) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
-    ["vision_tower.", "vision_model.", "multi_modal_projector.", "visual."].iter().any(|part| name.starts_with(part))
+    let parts = ["vision_tower.", "vision_model.", "multi_modal_projector.", "visual."];
+    let of_gemma4 = ["audio_tower.", "embed_audio.", "embed_vision.", "vision_embedder."];
+    parts.iter().chain(&of_gemma4).any(|part| name.starts_with(part))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Modules that are fully trained with an adapter (`modules_to_save` in `peft`): embeddings, the output matrix and norms.
 
 use super::Architecture;
+use super::layer_input_weights::{PROJECTED_NORM, PROJECTION, STAGE_MAPS, STAGE_NORM};
 use super::names::TensorNames;
 use super::switches::HeadNorms;
 use std::borrow::Cow;
@@ -78,13 +79,17 @@ impl TrainedModules {
         for name in given {
             let mixers = [false, true].into_iter().flat_map(|kind| names.inputs(kind).iter().copied().chain([names.mixed(kind)]));
             let latent = names.attention.latent.into_iter().flat_map(|names| names.plain.iter().copied().chain(names.second));
+            let latent = latent.chain(STAGE_MAPS.into_iter().chain([PROJECTION]).filter(|_| a.layer_input_width().is_some()));
             let mut others = mixers.chain(latent).chain(names.mlp.iter().copied()).chain([names.down]);
             let other = others.find(|other| other.ends_with(name));
             let meant: Vec<usize> = a.kinds().filter(|&kind| modules[kind].ends_with(name)).collect();
             if let Some(other) = other.filter(|_| !name.is_empty()) {
                 return Err(format!("{name:?} means {other} too, which has an adapter instead"));
             }
-            if let Some(norm) = norm_of_networks(a).filter(|norm| !name.is_empty() && norm.ends_with(name)) {
+            let of_inputs = [STAGE_NORM, PROJECTED_NORM].into_iter().filter(|_| a.layer_input_width().is_some());
+            if let Some(norm) =
+                norm_of_networks(a).into_iter().chain(of_inputs).find(|norm| !name.is_empty() && norm.ends_with(name))
+            {
                 return Err(format!("{name:?} means {norm} too, which can't be trained whole"));
             }
             if meant.is_empty() || name.is_empty() {

@@ -1,6 +1,7 @@
 //! Parameters of a decoder under their Hugging Face names, and their gradients.
 
 use super::Result;
+use super::layer_input_weights::{LayerEnd, LayerInputWeights, PROJECTED_NORM, PROJECTION, SCALAR, TABLE};
 use super::lora::{LoraSettings, TrainedBiases};
 use super::names::{LATENT_EXPERTS, TensorNames};
 use super::pass_observer::ModelPart;
@@ -100,6 +101,8 @@ pub struct AttentionWeights<T = Tensor> {
     pub sinks: Option<T>,
     /// Norms of query heads and of key heads, each per head or over all together.
     pub qk_norm: Option<(T, T)>,
+    /// Norm of query heads in a layer that reads another layer's keys and values.
+    pub query_norm: Option<T>,
     /// The second projections, if keys and values are compressed.
     pub latent: Option<LatentWeights<T>>,
 }
@@ -150,6 +153,8 @@ pub struct LayerWeights<T = Tensor> {
     pub mlp_norm: Option<NormWeights<T>>,
     /// Norm of the MLP's output.
     pub added_norm: Option<NormWeights<T>>,
+    /// What follows the MLP, if anything does.
+    pub end: Option<LayerEnd<Linear<T>, T>>,
 }
 
 /// Parameters of a decoder, or a value for each of them.
@@ -159,6 +164,8 @@ pub struct Weights<T = Tensor> {
     pub embedding: T,
     /// Learned positions, `[P, D]`, if the family has them.
     pub positions: Option<T>,
+    /// Parameters of layers' own inputs, if they have some.
+    pub layer_inputs: Option<LayerInputWeights<Linear<T>, T>>,
     /// Layers from first to last.
     pub layers: Vec<LayerWeights<T>>,
     /// Last norm.
@@ -332,7 +339,9 @@ impl<T> AttentionWeights<T> {
 impl<T> LayerWeights<T> {
     /// Returns the names of the projections that read the layer's input.
     pub(super) fn input_names(&self, names: &'static TensorNames) -> &'static [&'static str] {
-        self.attention.input_names(names).unwrap_or_else(|| names.inputs(self.recurrent.is_some()))
+        let all = self.attention.input_names(names).unwrap_or_else(|| names.inputs(self.recurrent.is_some()));
+        // A layer of a Gemma 4 may have only the first ones.
+        &all[..all.len().min(self.qkv.len())]
     }
 
     /// Returns the layer's linear maps with their names.
@@ -340,6 +349,7 @@ impl<T> LayerWeights<T> {
         let (inputs, output) = (self.input_names(names), names.mixed(self.recurrent.is_some()));
         let mut all: Vec<_> = inputs.iter().copied().zip(&self.qkv).chain(self.o.iter().map(|o| (output, o))).collect();
         all.extend(self.attention.latent.iter().flat_map(|latent| latent.named_maps(names)));
+        all.extend(self.end.iter().flat_map(LayerEnd::named_maps));
         if let Some(unit) = &self.unit {
             let (wide, down) = names.unit(self.experts.is_some());
             all.extend(wide.iter().copied().zip(&unit.wide).chain([(down, &unit.down)]));
@@ -393,11 +403,14 @@ impl<T> LayerWeights<T> {
                 Some((f(of_q, q)?, f(of_k, k)?))
             }
         };
+        let query_norm =
+            self.attention.query_norm.as_ref().map(|t| f(name(names.attention.norms[0]) + ".weight", t)).transpose()?;
+        let end = self.end.as_ref().map(|end| end.map(name, f, |map, part, f| map.map(part, f))).transpose()?;
         let mut norm = |of: &'a Option<NormWeights<T>>, part: &str| of.as_ref().map(|norm| norm.map(&name(part), f)).transpose();
         Ok(LayerWeights {
             qkv,
             o,
-            attention: AttentionWeights { sinks, qk_norm, latent },
+            attention: AttentionWeights { sinks, qk_norm, query_norm, latent },
             recurrent,
             unit,
             experts,
@@ -406,6 +419,7 @@ impl<T> LayerWeights<T> {
             attended_norm: norm(&self.attended_norm, names.norms[1])?,
             mlp_norm: norm(&self.mlp_norm, names.norms[2])?,
             added_norm: norm(&self.added_norm, names.norms[3])?,
+            end,
         })
     }
 }
@@ -420,13 +434,14 @@ impl<T> Weights<T> {
         let embedding = f(format!("{}.weight", names.embedding), &self.embedding)?;
         let table = self.positions.as_ref().zip(names.positions);
         let positions = table.map(|(table, name)| f(format!("{name}.weight"), table)).transpose()?;
+        let layer_inputs = self.layer_inputs.as_ref().map(|own| own.map(&mut f, |map, name, f| map.map(name, f))).transpose()?;
         let layers = self.layers.iter().enumerate();
         let layers = layers.map(|(l, layer)| layer.map(&format!("{}.{l}", names.layers), names, &mut f));
         let layers = layers.collect::<std::result::Result<_, E>>()?;
         let norm = self.norm.map(names.norm, &mut f)?;
         let head = self.head.as_ref().map(|head| f(format!("{}.weight", names.head), head)).transpose()?;
         let value_head = self.value_head.as_ref().map(|head| head.map("value_head", &mut f)).transpose()?;
-        Ok(Weights { embedding, positions, layers, norm, head, value_head, lora: self.lora, names })
+        Ok(Weights { embedding, positions, layer_inputs, layers, norm, head, value_head, lora: self.lora, names })
     }
 
     /// Returns every parameter with its name, in the order of [`Weights::map`].
@@ -444,9 +459,11 @@ impl<T> Weights<T> {
         let names = self.names;
         let of_layer = name.strip_prefix(names.layers).and_then(|rest| rest.strip_prefix('.')?.split_once('.')?.0.parse().ok());
         let is_table = |table: &str| name.strip_suffix(".weight") == Some(table);
+        // The projection may have an adapter.
+        let of_inputs = is_table(TABLE) || is_table(PROJECTED_NORM) || name.starts_with(PROJECTION);
         match of_layer {
             Some(layer) => ModelPart::Layer(layer),
-            None if is_table(names.embedding) || names.positions.is_some_and(is_table) => ModelPart::Bottom,
+            None if of_inputs || is_table(names.embedding) || names.positions.is_some_and(is_table) => ModelPart::Bottom,
             None => ModelPart::Top,
         }
     }
@@ -454,7 +471,8 @@ impl<T> Weights<T> {
     /// Returns whether the parameter of this name is trained.
     pub fn trains(&self, name: &str) -> bool {
         let correction = self.names.experts.and_then(|names| names.correction);
-        let by_itself = self.lora.is_none() && correction.is_none_or(|correction| !name.ends_with(correction));
+        let fixed = name.ends_with(SCALAR) || correction.is_some_and(|correction| name.ends_with(correction));
+        let by_itself = self.lora.is_none() && !fixed;
         by_itself || self.trains_with_adapter(name) || is_adapter_parameter(name) || is_critic_parameter(name)
     }
 
@@ -473,6 +491,9 @@ impl<T> Weights<T> {
 
     /// Returns whether the linear map of this name has an adapter.
     pub(super) fn has_adapter(&self, module: &str) -> bool {
+        if module == PROJECTION {
+            return self.layer_inputs.as_ref().is_some_and(|own| own.projection.adapter.is_some());
+        }
         let in_layer = module.strip_prefix(self.names.layers).and_then(|rest| rest.strip_prefix('.')?.split_once('.'));
         let layer = in_layer.and_then(|(number, part)| Some((self.layers.get(number.parse::<usize>().ok()?)?, part)));
         layer.is_some_and(|(layer, part)| {
@@ -486,7 +507,8 @@ impl<T> Weights<T> {
         let maps = layers.flat_map(|(l, layer)| layer.named_maps(self.names).into_iter().map(move |(name, map)| (l, name, map)));
         let adapted =
             maps.filter_map(|(l, name, map)| Some((format!("{}.{l}.{name}", self.names.layers), map.adapter.as_ref()?)));
-        adapted.collect()
+        let below = self.layer_inputs.iter().filter_map(|own| Some((PROJECTION.to_owned(), own.projection.adapter.as_ref()?)));
+        adapted.chain(below).collect()
     }
 }
 
@@ -538,7 +560,8 @@ impl Weights {
 
     /// Returns the linear maps of all layers.
     pub(super) fn linears(&self) -> impl Iterator<Item = &Linear> {
-        self.layers.iter().flat_map(|layer| layer.maps().all())
+        let below = self.layer_inputs.iter().map(|own| &own.projection);
+        self.layers.iter().flat_map(|layer| layer.maps().all()).chain(below)
     }
 
     /// Returns the bytes of all tensors that `which` selects by their names.

@@ -185,7 +185,7 @@ pub fn requirements(config: &RunConfig, model: &ModelFolder, ranks: usize, bf16:
     let in_batch = in_batch.min(config.max_tokens_per_microbatch.unwrap_or(usize::MAX));
     r.activations = super::memory::activations(config, a, bf16, in_batch);
     if flow.generates() {
-        let cached = 2.0 * (a.kv_width() * a.attending()) as f64 * F32;
+        let cached = 2.0 * a.cached_width() as f64 * F32;
         let sequences = config.batches(ranks).completions_per_generation().div_ceil(ranks).min(config.max_num_seqs);
         let gathered = held * (sizes.all - sizes.weights(gathers));
         r.generation =

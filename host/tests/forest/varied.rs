@@ -1,0 +1,66 @@
+//! The naive form of layers that differ from each other (Gemma 4).
+
+use super::naive::NaiveDecoder;
+use candle_core::{D, Result, Tensor};
+use candle_nn::ops::softmax;
+use rlhost::model::Rope;
+
+impl NaiveDecoder<'_> {
+    /// Computes attention whose heads differ between layers, and whose keys and values may be those of an earlier layer.
+    pub(super) fn varied_attention(
+        &self,
+        x: &Tensor,
+        layer: &str,
+        (l, rope): (usize, Option<&Rope>),
+        mask: &Tensor,
+    ) -> Result<Tensor> {
+        let ((b, t, _), h, name) = (x.dims3()?, self.a.heads_of(l), |part: &str| format!("{layer}.self_attn.{part}"));
+        let heads = |part: &str, count: usize| self.linear(x, &name(part))?.reshape((b, t, count, h.head_dim));
+        let q = self.rotated(&self.norm(&heads("q_proj", h.heads)?, &name("q_norm"))?, rope)?;
+        let (k, v) = match self.vars.contains_key(&name("k_proj.weight")) {
+            // The last layers have none of their own, and read those of the last layer of their kind that has some.
+            false => self.known.borrow()[&self.a.windows[l].is_some()].clone(),
+            true => {
+                let k = heads("k_proj", h.kv_heads)?;
+                let v = if self.vars.contains_key(&name("v_proj.weight")) { heads("v_proj", h.kv_heads)? } else { k.clone() };
+                let v = v.broadcast_div(&(v.sqr()?.mean_keepdim(D::Minus1)? + self.a.norm_eps)?.sqrt()?)?;
+                let k = self.rotated(&self.norm(&k, &name("k_norm"))?, rope)?;
+                (k, v.transpose(1, 2)?.contiguous()?)
+            }
+        };
+        self.known.borrow_mut().insert(self.a.windows[l].is_some(), (k.clone(), v.clone()));
+        let repeat = |x: Tensor| {
+            let wide = x.unsqueeze(2)?.broadcast_as((b, h.kv_heads, h.heads / h.kv_heads, t, h.head_dim))?;
+            wide.reshape((b, h.heads, t, h.head_dim))?.contiguous()
+        };
+        let scores = q.matmul(&repeat(k)?.transpose(2, 3)?.contiguous()?)?;
+        let y = softmax(&scores.broadcast_add(mask)?, D::Minus1)?.matmul(&repeat(v)?)?.transpose(1, 2)?.contiguous()?;
+        self.linear(&y.reshape((b, t, h.heads * h.head_dim))?, &name("o_proj"))
+    }
+
+    /// Returns all layers' own inputs, `[B, T, L, P]`, given the tokens and the first layer's input.
+    pub(super) fn inputs_of_layers(&self, ids: &Tensor, x: &Tensor) -> Result<Option<Tensor>> {
+        let Some(width) = self.a.layer_input_width() else { return Ok(None) };
+        let ((b, t), shape) = (ids.dims2()?, self.a.layers);
+        let product = (self.linear(x, "model.per_layer_model_projection")? / (self.a.hidden_size as f64).sqrt())?;
+        let normed = self.norm(&product.reshape((b, t, shape, width))?, "model.per_layer_projection_norm")?;
+        let rows = self.var("model.embed_tokens_per_layer.weight").index_select(&ids.flatten_all()?, 0)?;
+        let rows = (rows.reshape((b, t, shape, width))? * (width as f64).sqrt())?;
+        ((normed + rows)? * 0.5f64.sqrt()).map(Some)
+    }
+
+    /// Computes the end of a layer: a stage that reads the layer's own input, and a factor.
+    pub(super) fn ended(&self, x: Tensor, layer: &str, input: Option<Tensor>) -> Result<Tensor> {
+        let Some(factor) = self.vars.get(&format!("{layer}.layer_scalar")) else { return Ok(x) };
+        let name = |part: &str| format!("{layer}.{part}");
+        let x = match input {
+            None => x,
+            Some(input) => {
+                let active = (self.linear(&x, &name("per_layer_input_gate"))?.gelu()? * input)?;
+                let back = self.linear(&active, &name("per_layer_projection"))?;
+                (&x + self.norm(&back, &name("post_per_layer_input_norm"))?)?
+            }
+        };
+        x.broadcast_mul(&factor.detach())
+    }
+}

@@ -1,0 +1,166 @@
+//! Gemma 4, whose layers differ: whole runs, adapters, episodes, serving, few bits and several ranks.
+
+use rlhost_tests::server::ServerProcess;
+use rlhost_tests::{TestFolder, mpi};
+use serde_json::{Value, json};
+
+/// A small model with an embedding for each layer and last layers that read others' keys; and one whose keys serve as values.
+fn families() -> [Value; 2] {
+    let types = |kinds: &str| -> Value {
+        kinds.chars().map(|kind| if kind == 's' { "sliding_attention" } else { "full_attention" }).collect()
+    };
+    let small = json!({
+        "model_type": "gemma4_text", "num_hidden_layers": 4, "layer_types": types("fssf"), "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": true, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 280,
+    });
+    let large = json!({
+        "model_type": "gemma4_unified_text", "num_hidden_layers": 3, "layer_types": types("fsf"), "attention_k_eq_v": true,
+        "num_global_key_value_heads": 1, "final_logit_softcapping": 20.0,
+    });
+    [small, large]
+}
+
+/// A folder with a small model of a family as `model`, and rows as `rows.jsonl`.
+fn place(family: &Value) -> TestFolder {
+    let place = TestFolder::new();
+    let rows = (0..12).map(|i| json!({"prompt": format!("question {i}"), "completion": format!(" {}", "ab".repeat(i % 5 + 1))}));
+    place.write("rows.jsonl", rows.map(|row| format!("{row}\n")).collect::<String>());
+    let mut config = json!({
+        "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+        "global_head_dim": 16, "sliding_window": 7, "max_position_embeddings": 256,
+    });
+    config.as_object_mut().expect("an object").extend(family.as_object().expect("an object").clone());
+    place.write("config.json", config.to_string());
+    place.write("letters.py", "def letters(completion):\n    return float(len(set(completion)))\n");
+    let new = ["new-model", "model", "--config", "config.json", "--corpus", "rows.jsonl", "--vocab-size", "280"];
+    place.run(&new).succeeded();
+    place
+}
+
+/// A run with a reward that prefers many different letters, four completions for each prompt.
+fn grpo(place: &TestFolder, run: &str, more: &[&str]) {
+    let base = ["--plugin", "letters.py", "--dataset", "rows.jsonl", "--model", "model", "--output-dir", run];
+    let sizes = ["--per-device-train-batch-size", "8", "--num-generations", "4", "--max-completion-length", "12"];
+    let steps = ["--max-steps", "3", "--save-steps", "1", "--logging-steps", "1", "--learning-rate", "0.01"];
+    place.run(&[&base[..], &sizes, &steps, more].concat()).succeeded();
+}
+
+#[test]
+fn a_model_whose_layers_differ_learns_from_what_it_generates_and_resumes_bit_for_bit() {
+    for family in families() {
+        let place = place(&family);
+        grpo(&place, "whole", &["--old-logp", "recompute"]);
+        let norms = place.figure("whole", "grad_norm");
+        assert!(norms.len() == 3 && norms.iter().all(|norm| norm.is_finite() && *norm > 0.0), "{norms:?}");
+        // What the cache gives each token is what one forward pass gives it.
+        let differences = place.figure("whole", "sampling/sampling_logp_difference/max");
+        assert!(differences.iter().all(|difference| *difference < 1e-4), "{differences:?}");
+        place.assert_resumes("whole", 1, 3, "model.safetensors");
+        let weights = |run: &str| place.tensors(&format!("{run}/checkpoint-3/model.safetensors"));
+        let (before, after) = (place.tensors("model/model.safetensors"), weights("whole"));
+        assert!(before.keys().eq(after.keys()));
+        // All parameters are trained but the layers' factors.
+        for name in before.keys() {
+            assert_eq!(before[name] == after[name], name.ends_with("layer_scalar"), "{name}");
+        }
+
+        // Running layers again on the way back changes nothing.
+        grpo(&place, "again", &["--old-logp", "recompute", "--gradient-checkpointing", "true"]);
+        assert!(weights("again") == after);
+    }
+}
+
+#[test]
+fn an_adapter_on_it_has_pefts_names_and_is_merged_into_it() {
+    for family in families() {
+        let place = place(&family);
+        for (run, bits) in [("adapter", &[][..]), ("eight", &["--load-in-8bit"]), ("four", &["--load-in-4bit"])] {
+            grpo(&place, run, &[&["--use-peft", "--lora-r", "2", "--lora-target-modules", "all-linear"][..], bits].concat());
+        }
+        grpo(&place, "dropped", &["--use-peft", "--lora-r", "2", "--lora-dropout", "0.1", "--use-dora"]);
+        place.assert_resumes("adapter", 2, 3, "adapter_model.safetensors");
+        let adapter = place.tensors("adapter/checkpoint-3/adapter_model.safetensors");
+        let of_inputs = ["layers.3.per_layer_input_gate", "layers.3.per_layer_projection", "per_layer_model_projection"];
+        let of_inputs = of_inputs.iter().filter(|_| family["model_type"] == "gemma4_text");
+        for part in ["layers.1.self_attn.q_proj", "layers.1.self_attn.v_proj"].iter().chain(of_inputs) {
+            let name = format!("base_model.model.model.{part}.lora_A.weight");
+            assert!(adapter.contains_key(&name), "{name}: {:?}", adapter.keys());
+        }
+        place.run(&["merge", "adapter/checkpoint-3", "merged"]).succeeded();
+        let continued = |model: &str| {
+            let greedy = ["--prompt", "question", "--temperature", "0", "--max-new-tokens", "16"];
+            place.run(&[&["generate", "--model", model], &greedy[..]].concat()).succeeded().stdout.clone()
+        };
+        assert_eq!(continued("adapter/checkpoint-3"), continued("merged"));
+    }
+}
+
+#[test]
+fn its_cache_is_cut_and_shared_in_a_server_and_between_turns() {
+    for family in families() {
+        let place = place(&family);
+        let server = ServerProcess::start(&place, &["--model", "model", "--allow-weight-updates"]);
+        grpo(&place, "served", &["--rollout-server", &format!("http://{}", server.address), "--old-logp", "recompute"]);
+        server.terminate();
+        assert_eq!(server.wait(), Some(0));
+        let row = |i: u32| json!({"prompt": format!("Guess number {i}."), "secret": 1 + 13 * i});
+        place.write("numbers.jsonl", (0..4).map(|i| format!("{}\n", row(i))).collect::<String>());
+        let base = ["train", "--model", "model", "--environment", "guess_number.wasm", "--dataset", "numbers.jsonl"];
+        let sizes =
+            ["--num-generations", "4", "--per-device-train-batch-size", "4", "--max-completion-length", "5", "--max-turns", "3"];
+        let steps = ["--output-dir", "played", "--max-steps", "2", "--logging-steps", "1", "--learning-rate", "0.002"];
+        place.run(&[&base[..], &sizes, &steps, &["--old-logp", "recompute"]].concat()).succeeded();
+        for run in ["served", "played"] {
+            let differences = place.figure(run, "sampling/sampling_logp_difference/max");
+            assert!(!differences.is_empty() && differences.iter().all(|difference| *difference < 1e-4), "{run}: {differences:?}");
+        }
+    }
+}
+
+#[test]
+fn two_ranks_train_it_as_one_does() {
+    if !mpi::possible() {
+        return;
+    }
+    for family in families() {
+        let place = place(&family);
+        let run = |ranks: usize, name: &str, size: &str, more: &[&str]| {
+            let base = ["sft", "--dataset", "rows.jsonl", "--model", "model", "--output-dir", name, "--max-steps", "2"];
+            let steps =
+                ["--per-device-train-batch-size", size, "--logging-steps", "1", "--save-steps", "2", "--adam-epsilon", "0.001"];
+            let arguments = [&base[..], &steps, more].concat();
+            let outcome = if ranks > 1 { place.run_ranks(ranks, &arguments) } else { place.run(&arguments) };
+            outcome.succeeded();
+            place.lines(&format!("{name}/metrics.jsonl"))
+        };
+        let one = run(1, "one", "4", &[]);
+        for (name, more) in [("two", &[][..]), ("divided", &["--zero-stage", "3"])] {
+            let two = run(2, name, "2", more);
+            for (one, two) in one.iter().zip(&two) {
+                for name in ["loss", "grad_norm"] {
+                    let number = |figures: &Value| figures[name].as_f64().unwrap();
+                    assert!((number(one) - number(two)).abs() <= 1e-5 * number(one), "{name}: {one} and {two}");
+                }
+            }
+            assert_eq!((one.len(), two.len()), (2, 2));
+        }
+    }
+}
+
+#[test]
+fn what_is_not_supported_of_it_is_refused_by_name() {
+    let [family, _] = families();
+    let place = place(&family);
+    let outcome = place.run(&["export", "model", "model.gguf", "--format", "gguf"]);
+    assert_ne!(outcome.code, Some(0));
+    assert!(outcome.error().contains("gemma4_text"), "{}", outcome.stderr);
+    let sft = ["sft", "--dataset", "rows.jsonl", "--model", "model", "--output-dir", "run", "--use-peft"];
+    let outcome = place.run(&[&sft[..], &["--lora-modules-to-save", "post_per_layer_input_norm"]].concat());
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert!(outcome.error().contains("post_per_layer_input_norm"), "{}", outcome.stderr);
+    let mut config: Value = serde_json::from_slice(&std::fs::read(place.path("model/config.json")).unwrap()).unwrap();
+    config["enable_moe_block"] = true.into();
+    place.write("model/config.json", config.to_string());
+    let outcome = place.run(&["models", "model"]);
+    assert!(outcome.stdout.contains("enable_moe_block") || outcome.stderr.contains("enable_moe_block"), "{}", outcome.stdout);
+}
