@@ -277,6 +277,7 @@ mod tests {
             agent: vec![serde_json::from_value(json!({"command": ["python", "agent.py"]})).unwrap()],
             rollout_server: vec!["http://node1:8000".into()],
             rollout_sync_dir: Some("/shared".into()),
+            teacher_server: Some("http://node2:8000".into()),
             ..RunConfig::default()
         };
         let grants = config.grants();

@@ -245,8 +245,9 @@ fn episodes_are_played_while_training_goes_on_by_the_weights_that_began_them() {
     let evaluated =
         ["--learning-rate", "0.01", "--eval-dataset", "rows.jsonl", "--eval-steps", "1", "--num-generations-eval", "2"];
     assert!(run("evaluated", &evaluated) == ahead);
-    assert_eq!(place.figure("evaluated", "rollout/staleness/max"), [0.0, 1.0, 1.0, 1.0]);
-    assert_eq!(place.figure("evaluated", "eval_agent/calls"), [2.0; 4]);
+    let rows = place.lines("evaluated/metrics.jsonl");
+    let of = |name: &str| rows.iter().filter_map(|row| row[name].as_f64()).collect::<Vec<f64>>();
+    assert_eq!((of("rollout/staleness/max"), of("eval_agent/calls")), (vec![0.0, 1.0, 1.0, 1.0], vec![2.0; 4]));
     // A run that resumes trains on the completions that the log has, whatever weights it would begin them with.
     place.copy_as_after("ahead", 2, "half");
     place.run(&["resume", "half", "--max-steps", "4"]).succeeded();

@@ -1,5 +1,6 @@
 //! Runs [`IncrementalDecoder`] on a device: prompts run as usual, then all sequences advance together, one token per step.
 
+use super::decoder::PassResult;
 use super::device_steps::{FusedLayer, FusedWeights};
 use super::incremental_decoder::IncrementalDecoder;
 use super::layer::FeedForwardActivations;
@@ -91,7 +92,7 @@ impl DeviceDecoder<'_> {
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
         let DeviceModel { decoder, how, .. } = self.model;
         let mut layers = Vec::with_capacity(decoder.architecture.layers);
-        let (hidden, _) = decoder.run(prompts, &rows, how, |i, kept| {
+        let PassResult { hidden, .. } = decoder.run(prompts, &rows, how, |i, kept| {
             let heads = kept.mixed.attention()?;
             layers.push((decoder.keys(i, heads, prompts)?, heads.values()?.clone()));
             Ok(())

@@ -51,7 +51,7 @@ mod tests {
         for (entries, tokens, part) in [
             (json!(null), &[1, 7][..], "no prompt_logprobs"),
             (entries.clone(), &[1, 7], "3 prompt_logprobs of 2 tokens"),
-            (entries.clone(), &[1, 8, 3], "lack token 8"),
+            (entries, &[1, 8, 3], "lack token 8"),
             (json!([null, {"7": {"logprob": null}}]), &[1, 7], "lack token 7"),
             (json!([null, {"7": {"logprob": -1e300}}]), &[1, 7], "lack token 7"),
         ] {
