@@ -129,16 +129,6 @@ impl NaiveDecoder<'_> {
         all.into_iter().map(|t| t.contiguous()).collect::<Result<Vec<_>>>().map(|all| all.try_into().expect("three"))
     }
 
-    /// Returns what is added to a layer's scores of `t` tokens: minus infinity where a token may not see another one.
-    fn mask(&self, t: usize, l: usize) -> Result<Tensor> {
-        let window = self.a.windows[l].unwrap_or(t);
-        let chunks = self.a.family == Family::Llama4;
-        let far = |i: usize, j: usize| if chunks { j / window < i / window } else { j + window <= i };
-        let hides = |i: usize, j: usize| if j > i || far(i, j) { f32::NEG_INFINITY } else { 0.0 };
-        let mask: Vec<f32> = (0..t).flat_map(|i| (0..t).map(move |j| hides(i, j))).collect();
-        Tensor::from_vec(mask, (t, t), &Device::Cpu)
-    }
-
     fn attention(&self, x: &Tensor, layer: &str, l: usize) -> Result<Tensor> {
         let ((b, t, _), a, h) = (x.dims3()?, self.a, self.a.heads);
         let mask = self.mask(t, l)?;

@@ -1,11 +1,21 @@
-//! The naive form of layers that differ from each other (Gemma 4).
+//! The naive form of layers that differ from each other: in what their tokens see, and in more (Gemma 4).
 
 use super::naive::NaiveDecoder;
-use candle_core::{D, Result, Tensor};
+use candle_core::{D, Device, Result, Tensor};
 use candle_nn::ops::softmax;
-use rlhost::model::Rope;
+use rlhost::model::{Family, Rope};
 
 impl NaiveDecoder<'_> {
+    /// Returns what is added to a layer's scores of `t` tokens: minus infinity where a token may not see another one.
+    pub(super) fn mask(&self, t: usize, l: usize) -> Result<Tensor> {
+        let window = self.a.windows[l].unwrap_or(t);
+        let chunks = self.a.family == Family::Llama4;
+        let far = |i: usize, j: usize| if chunks { j / window < i / window } else { j + window <= i };
+        let hides = |i: usize, j: usize| if j > i || far(i, j) { f32::NEG_INFINITY } else { 0.0 };
+        let mask: Vec<f32> = (0..t).flat_map(|i| (0..t).map(move |j| hides(i, j))).collect();
+        Tensor::from_vec(mask, (t, t), &Device::Cpu)
+    }
+
     /// Computes attention whose heads differ between layers, and whose keys and values may be those of an earlier layer.
     pub(super) fn varied_attention(
         &self,
