@@ -3,6 +3,7 @@
 pub mod checkpoint;
 mod child;
 pub mod crafted;
+pub mod families;
 pub mod judge;
 pub mod monitor;
 pub mod mpi;

@@ -1,6 +1,6 @@
 //! Models with compressed keys and values: whole runs, adapters, episodes, serving, few bits and several ranks.
 
-use rlhost_tests::server::ServerProcess;
+use rlhost_tests::families::{assert_cache_is_cut_and_shared, greedy_text, grpo, small_model};
 use rlhost_tests::{TestFolder, mpi};
 use serde_json::{Value, json};
 
@@ -27,26 +27,8 @@ fn families() -> [(Value, usize); 3] {
 
 /// A folder with a small model of a family as `model`, and rows as `rows.jsonl`.
 fn place(family: &Value) -> TestFolder {
-    let place = TestFolder::new();
-    let rows = (0..12).map(|i| json!({"prompt": format!("question {i}"), "completion": format!(" {}", "ab".repeat(i % 5 + 1))}));
-    place.write("rows.jsonl", rows.map(|row| format!("{row}\n")).collect::<String>());
-    let mut config = json!({
-        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 256,
-    });
-    config.as_object_mut().expect("an object").extend(family.as_object().expect("an object").clone());
-    place.write("config.json", config.to_string());
-    place.write("letters.py", "def letters(completion):\n    return float(len(set(completion)))\n");
-    let new = ["new-model", "model", "--config", "config.json", "--corpus", "rows.jsonl", "--vocab-size", "280"];
-    place.run(&new).succeeded();
-    place
-}
-
-/// A run with a reward that prefers many different letters, four completions for each prompt.
-fn grpo(place: &TestFolder, run: &str, more: &[&str]) {
-    let base = ["--plugin", "letters.py", "--dataset", "rows.jsonl", "--model", "model", "--output-dir", run];
-    let sizes = ["--per-device-train-batch-size", "8", "--num-generations", "4", "--max-completion-length", "12"];
-    let steps = ["--max-steps", "3", "--save-steps", "1", "--logging-steps", "1", "--learning-rate", "0.01"];
-    place.run(&[&base[..], &sizes, &steps, more].concat()).succeeded();
+    let sizes = json!({"intermediate_size": 48, "num_hidden_layers": 2});
+    small_model(family, &sizes)
 }
 
 /// Whether a tensor belongs to the compression, or to a projection of compressed rows.
@@ -109,11 +91,7 @@ fn an_adapter_on_it_has_pefts_names_and_is_merged_into_it() {
             assert!(adapter.contains_key(&name), "{name}: {:?}", adapter.keys());
         }
         place.run(&["merge", "adapter/checkpoint-3", "merged"]).succeeded();
-        let continued = |model: &str| {
-            let greedy = ["--prompt", "question", "--temperature", "0", "--max-new-tokens", "16"];
-            place.run(&[&["generate", "--model", model], &greedy[..]].concat()).succeeded().stdout.clone()
-        };
-        assert_eq!(continued("adapter/checkpoint-3"), continued("merged"));
+        assert_eq!(greedy_text(&place, "adapter/checkpoint-3"), greedy_text(&place, "merged"));
     }
 }
 
@@ -121,21 +99,7 @@ fn an_adapter_on_it_has_pefts_names_and_is_merged_into_it() {
 fn its_cache_is_cut_and_shared_in_a_server_and_between_turns() {
     for (family, _) in families() {
         let place = place(&family);
-        let server = ServerProcess::start(&place, &["--model", "model", "--allow-weight-updates"]);
-        grpo(&place, "served", &["--rollout-server", &format!("http://{}", server.address), "--old-logp", "recompute"]);
-        server.terminate();
-        assert_eq!(server.wait(), Some(0));
-        let row = |i: u32| json!({"prompt": format!("Guess number {i}."), "secret": 1 + 13 * i});
-        place.write("numbers.jsonl", (0..4).map(|i| format!("{}\n", row(i))).collect::<String>());
-        let base = ["train", "--model", "model", "--environment", "guess_number.wasm", "--dataset", "numbers.jsonl"];
-        let sizes =
-            ["--num-generations", "4", "--per-device-train-batch-size", "4", "--max-completion-length", "5", "--max-turns", "3"];
-        let steps = ["--output-dir", "played", "--max-steps", "2", "--logging-steps", "1", "--learning-rate", "0.002"];
-        place.run(&[&base[..], &sizes, &steps, &["--old-logp", "recompute"]].concat()).succeeded();
-        for run in ["served", "played"] {
-            let differences = place.figure(run, "sampling/sampling_logp_difference/max");
-            assert!(!differences.is_empty() && differences.iter().all(|difference| *difference < 1e-4), "{run}: {differences:?}");
-        }
+        assert_cache_is_cut_and_shared(&place);
     }
 }
 

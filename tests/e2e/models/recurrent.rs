@@ -1,5 +1,6 @@
 //! Models whose layers carry a state: whole runs, adapters, episodes, agents, serving, resuming and several ranks.
 
+use rlhost_tests::families::{greedy_text, grpo, small_model};
 use rlhost_tests::server::ServerProcess;
 use rlhost_tests::{TestFolder, mpi};
 use serde_json::{Value, json};
@@ -43,27 +44,8 @@ fn families() -> [(Value, usize); 7] {
 
 /// A folder with a small model of a family as `model`, and rows as `rows.jsonl`.
 fn place(family: &Value) -> TestFolder {
-    let place = TestFolder::new();
-    let rows = (0..12).map(|i| json!({"prompt": format!("question {i}"), "completion": format!(" {}", "ab".repeat(i % 5 + 1))}));
-    place.write("rows.jsonl", rows.map(|row| format!("{row}\n")).collect::<String>());
-    let mut config = json!({
-        "hidden_size": 32, "intermediate_size": 72, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-    });
-    config.as_object_mut().expect("an object").extend(family.as_object().expect("an object").clone());
-    place.write("config.json", config.to_string());
-    place.write("letters.py", "def letters(completion):\n    return float(len(set(completion)))\n");
-    let new = ["new-model", "model", "--config", "config.json", "--corpus", "rows.jsonl", "--vocab-size", "280"];
-    place.run(&new).succeeded();
-    place
-}
-
-/// A run with a reward that prefers many different letters, four completions for each prompt.
-fn grpo(place: &TestFolder, run: &str, more: &[&str]) {
-    let base = ["--plugin", "letters.py", "--dataset", "rows.jsonl", "--model", "model", "--output-dir", run];
-    let sizes = ["--per-device-train-batch-size", "8", "--num-generations", "4", "--max-completion-length", "12"];
-    let steps = ["--max-steps", "3", "--save-steps", "1", "--logging-steps", "1", "--learning-rate", "0.01"];
-    place.run(&[&base[..], &sizes, &steps, more].concat()).succeeded();
+    let sizes = json!({"intermediate_size": 72, "num_hidden_layers": 3, "num_key_value_heads": 2});
+    small_model(family, &sizes)
 }
 
 #[test]
@@ -97,11 +79,7 @@ fn a_model_with_recurrent_layers_learns_from_what_it_generates_and_resumes_bit_f
         let projections = before.keys().filter(|name| of_recurrence(name) && adapted(name));
         assert_eq!(adapter.keys().filter(|name| of_recurrence(name)).count(), 2 * projections.count(), "{:?}", adapter.keys());
         place.run(&["merge", "adapter/checkpoint-3", "merged"]).succeeded();
-        let continued = |model: &str| {
-            let greedy = ["--prompt", "question", "--temperature", "0", "--max-new-tokens", "16"];
-            place.run(&[&["generate", "--model", model], &greedy[..]].concat()).succeeded().stdout.clone()
-        };
-        assert_eq!(continued("adapter/checkpoint-3"), continued("merged"));
+        assert_eq!(greedy_text(&place, "adapter/checkpoint-3"), greedy_text(&place, "merged"));
     }
 }
 
