@@ -6,7 +6,7 @@ use crate::dataset::Prompt;
 use crate::episode::EpisodeOutcome;
 use crate::model::{ModelFolder, PolicyModel, PromptPass};
 use crate::phase::Phase;
-use crate::plugin::Metric;
+use crate::plugin::{Metric, Reduction};
 use crate::plugins::RunEnvironments;
 use crate::rollout::{Rollout, Sampler};
 use crate::{Error, Result};
@@ -79,6 +79,18 @@ pub(crate) struct RolloutBatch {
     pub warnings: Vec<String>,
     /// Whether another process, or an earlier run, computed the rollouts.
     pub elsewhere: bool,
+}
+
+/// Returns the metrics of completions that were begun before training on them: the updates by which the policy is ahead of each request's
+/// (none if there are no requests), and the seconds for which training waited for them.
+pub(super) fn metrics_of_staleness(staleness: &[f64], waited: f64) -> [Metric; 3] {
+    let metric = |name: &str, value: f64, reduction| Metric { name: name.to_owned(), value, weight: 1.0, reduction };
+    let mean = staleness.iter().sum::<f64>() / staleness.len().max(1) as f64;
+    [
+        metric("rollout/staleness/mean", mean, Reduction::Mean),
+        metric("rollout/staleness/max", staleness.iter().copied().fold(0.0, f64::max), Reduction::Max),
+        metric("rollout/wait_s", waited, Reduction::Mean),
+    ]
 }
 
 /// A source of completions: this process, or anything else that generates with the policy.

@@ -1,10 +1,9 @@
 //! Generations that agents play while training goes on, one after the other.
 
-use super::super::source::RolloutBatch;
+use super::super::source::{RolloutBatch, metrics_of_staleness};
 use super::context;
 use super::stage::{AgentGeneration, AgentStage};
 use crate::model::IncrementalDecoder;
-use crate::plugin::{Metric, Reduction};
 use crate::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -66,11 +65,7 @@ impl GenerationsAhead {
         let batch = played.recv().unwrap_or(Err(Error::Bug("the thread that plays generations has ended")));
         Some(batch.map(|mut batch| {
             let staleness = version.saturating_sub(generation.version) as f64;
-            batch.metrics.extend([
-                metric("rollout/staleness/mean", staleness, Reduction::Mean),
-                metric("rollout/staleness/max", staleness, Reduction::Max),
-                metric("rollout/wait_s", waiting.elapsed().as_secs_f64(), Reduction::Mean),
-            ]);
+            batch.metrics.extend(metrics_of_staleness(&[staleness], waiting.elapsed().as_secs_f64()));
             batch
         }))
     }
@@ -101,8 +96,4 @@ impl GenerationPlayer {
         let thread = thread.map_err(|e| Error::setting("max_staleness", format!("a thread can't be started: {e}")))?;
         Ok(Self { jobs, thread })
     }
-}
-
-fn metric(name: &str, value: f64, reduction: Reduction) -> Metric {
-    Metric { name: name.to_owned(), value, weight: 1.0, reduction }
 }

@@ -8,7 +8,7 @@ mod connection;
 mod fleet;
 mod publisher;
 
-use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource};
+use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource, metrics_of_staleness};
 use super::turns::TurnGenerator;
 use crate::activity::{Activity, ProgressTask};
 use crate::config::RolloutSync;
@@ -285,14 +285,12 @@ impl RolloutSource for ServerSource {
 /// the weights and of waiting.
 fn metrics(batch: &JobBatch, version: u64, [published, waited]: [f64; 2]) -> Vec<Metric> {
     let metric = |name: &str, value: f64, reduction| Metric { name: name.to_owned(), value, weight: 1.0, reduction };
-    let staleness = batch.done.iter().map(|done| version.saturating_sub(done.version) as f64);
-    vec![
-        metric("rollout/staleness/mean", staleness.clone().sum::<f64>() / batch.done.len().max(1) as f64, Reduction::Mean),
-        metric("rollout/staleness/max", staleness.fold(0.0, f64::max), Reduction::Max),
-        metric("rollout/wait_s", waited, Reduction::Mean),
+    let staleness: Vec<f64> = batch.done.iter().map(|done| version.saturating_sub(done.version) as f64).collect();
+    let own = [
         metric("rollout/servers", batch.servers as f64, Reduction::Min),
         metric("rollout/retried", batch.retried as f64, Reduction::Sum),
         metric("rollout/probe_difference", batch.difference, Reduction::Max),
         metric("rollout/publish_s", published, Reduction::Mean),
-    ]
+    ];
+    metrics_of_staleness(&staleness, waited).into_iter().chain(own).collect()
 }
