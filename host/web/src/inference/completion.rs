@@ -1,7 +1,9 @@
 //! Requests for completions of a prompt, by token ids.
 
 use super::{InferenceClient, InferenceFailure, RequestTimeout, ServerKind};
+use crate::config::hex;
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 const PATH: &str = "/v1/completions";
 
@@ -136,8 +138,13 @@ impl CompletionRequest {
             "skip_special_tokens": false,
             "logprobs": 0,
             "return_token_ids": true,
-            "cache_salt": self.salt,
+            "cache_salt": self.hashed_salt(),
         })
+    }
+
+    /// Returns the salt as all servers accept it: vLLM refuses some characters, among them those of paths, and long texts.
+    pub(super) fn hashed_salt(&self) -> String {
+        hex(&Sha256::digest(self.salt.as_bytes()))
     }
 }
 
@@ -211,4 +218,36 @@ fn span(value: &Value) -> Option<VersionSpan> {
     let map: &Map<String, Value> = value.as_object()?;
     let place = |name: &str| map.get(name)?.as_u64()?.try_into().ok();
     Some(VersionSpan { version: map.get("version")?.as_str()?.to_owned(), start: place("start")?, end: place("end")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_server_accepts_the_salt_of_the_prefix_cache() {
+        let parameters = SamplingParameters {
+            max_tokens: 1,
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            ends: Vec::new(),
+            stop: Vec::new(),
+        };
+        let random = RandomStreamId { seed: 0, generation: 0, row: 0, sample: 0 };
+        let salt = |salt: String| {
+            let (model, prompt, parameters) = ("m".to_owned(), vec![1], parameters.clone());
+            let request =
+                CompletionRequest { model, adapter: None, prompt, samples: 1, parameters, salt, random, logp_temperature: 1.0 };
+            request.body()["cache_salt"].as_str().unwrap().to_owned()
+        };
+        let all = ["", "/models/a@b\\c 3", "/models/a@b\\c 4", &"long/".repeat(100)].map(|text| salt(text.to_owned()));
+        for (i, own) in all.iter().enumerate() {
+            // What vLLM 0.32 asks of it.
+            assert!((1..=128).contains(&own.len()) && own.bytes().all(|c| c.is_ascii_alphanumeric()), "{own}");
+            assert!(!all[..i].contains(own));
+        }
+    }
 }

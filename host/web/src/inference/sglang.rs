@@ -73,7 +73,7 @@ fn body(request: &CompletionRequest) -> Value {
         "input_ids": vec![&request.prompt; request.samples],
         "sampling_params": (0..request.samples).map(sampling).collect::<Vec<Value>>(),
         "return_logprob": true,
-        "extra_key": request.salt,
+        "extra_key": request.hashed_salt(),
         "stream": false,
     });
     if let Some(adapter) = &request.adapter {
