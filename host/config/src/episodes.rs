@@ -8,11 +8,15 @@ impl RunConfig {
         !(self.environment.is_empty() && self.agent.is_empty())
     }
 
-    /// Checks the run's agent. The error is the invalid key, and the valid values.
+    /// Returns whether the rows of the dataset say with which of several environments or agents their episodes are played.
+    pub fn has_episodes_by_row(&self) -> bool {
+        self.environment.len() > 1 || self.agent.len() > 1
+    }
+
+    /// Checks the run's agents. The error is the invalid key, and the valid values.
     pub(super) fn check_agents(&self) -> Result<(), (&'static str, String)> {
-        let Some(agent) = self.agent.first() else { return Ok(()) };
-        if self.agent.len() > 1 {
-            return Err(("agent", "names several agents; a run has one".into()));
+        if self.agent.is_empty() {
+            return Ok(());
         }
         if !self.environment.is_empty() {
             let detail = "the run has both an agent and an environment, but an episode is either's; leave one out";
@@ -25,12 +29,28 @@ impl RunConfig {
         if !self.stop.is_empty() {
             return Err(("stop", "is not supported with an agent, whose requests say what stops them; leave it out".into()));
         }
-        agent.check().map_err(|wrong| ("agent", wrong))?;
-        if let Some(entry) = self.plugin.iter().find(|entry| entry.name().eq_ignore_ascii_case(&agent.name)) {
-            let detail = format!("{} is the name of a reward, too; set another name in the agent's table", entry.name());
-            return Err(("agent", detail));
+        self.check_each_agent().map_err(|wrong| ("agent", wrong))
+    }
+
+    /// Checks the entries of agents, and that their names are unique.
+    fn check_each_agent(&self) -> Result<(), String> {
+        for (at, agent) in self.agent.iter().enumerate() {
+            agent.check().map_err(|wrong| if self.agent.len() > 1 { format!("{}: {wrong}", agent.name) } else { wrong })?;
+            if let Some(entry) = self.plugin.iter().find(|entry| entry.name().eq_ignore_ascii_case(&agent.name)) {
+                return Err(format!("{} is the name of a reward, too; set another name in the agent's table", entry.name()));
+            }
+            if self.agent[..at].iter().any(|other| other.name.eq_ignore_ascii_case(&agent.name)) {
+                return Err(format!("two agents are named {:?}; set a name in the [[agent]] table of each", agent.name));
+            }
         }
-        Ok(())
+        match self.agent.iter().find(|agent| agent.listen.is_some()) {
+            Some(agent) if self.agent.len() > 1 => Err(format!(
+                "{} listens for drivers, which play all episodes, but the run has other agents; leave them out, and let the driver choose \
+                 by the row",
+                agent.name
+            )),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -83,6 +103,24 @@ mod tests {
     }
 
     #[test]
+    fn the_keys_of_several_agents_are_set_by_their_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("run.toml");
+        std::fs::write(&file, "[[agent]]\nname = \"shop\"\ncommand = [\"a\"]\n[[agent]]\nname = \"maths\"\ncommand = [\"b\"]")
+            .unwrap();
+        let set = |text: &str| {
+            let sets = vec![KeyAssignment::parse(text).unwrap()];
+            read([file.as_path()], &Overrides { sets, ..Overrides::default() }).map_err(|e| e.to_string())
+        };
+        let config = set("agent.maths.timeout_s=5").unwrap();
+        assert_eq!(config.agent.iter().map(|agent| agent.timeout_s).collect::<Vec<_>>(), [600.0, 5.0]);
+        assert!(config.has_episodes_by_row());
+        assert!(set("agent.timeout_s=5").unwrap_err().contains("this run has shop, maths"));
+        assert!(set("agent.chess.timeout_s=5").unwrap_err().contains("no agent is named \"chess\""));
+        assert!(set("agent.maths.turns=5").unwrap_err().contains("unknown key `turns`"));
+    }
+
+    #[test]
     fn what_is_wrong_with_an_agent_is_said() {
         for (text, part) in [
             ("agent = \"python 'open\"", "has an open quote"),
@@ -100,7 +138,10 @@ mod tests {
             ("[[agent]]\ncommand = [\"a\"]\non_error = \"previous\"", "on_error is previous"),
             ("[[agent]]\ncommand = [\"a\"]\npass_env = [\"A=B\"]", "pass_env has \"A=B\""),
             ("[[agent]]\ncommand = [\"a\"]\nturns = 3", "unknown"),
-            ("agent = [\"a\", \"b\"]", "several agents"),
+            ("agent = [\"a\", \"b\"]", "two agents are named \"agent\""),
+            ("[[agent]]\ncommand = [\"a\"]\n[[agent]]\nname = \"Agent\"\ncommand = [\"b\"]", "two agents are named"),
+            ("[[agent]]\ncommand = [\"a\"]\n[[agent]]\nname = \"b\"\ncommand = [\"b\"]\ntimeout_s = 0", "b: timeout_s is 0"),
+            ("[[agent]]\ncommand = [\"a\"]\n[[agent]]\nname = \"b\"\nlisten = \"a:1\"", "b listens for drivers"),
             ("agent = \"a\"\nenvironment = \"calculator_tool\"", "both an agent and an environment"),
             ("agent = \"a\"\nstop = [\"x\"]", "whose requests say what stops them"),
             ("[[agent]]\ncommand = [\"a\"]\nname = \"episodes\"", "are the run's own"),

@@ -498,8 +498,8 @@ pub struct RunConfig {
     /// and weight. With several, the dataset's column `environment` names each row's [default: none; completions have one turn]
     #[schemars(extend("heading" = "Plugins", "on_resume" = "compared", "live" = true, "reach" = "granted"))]
     pub environment: Vec<PluginEntry>,
-    /// Agent that the model acts for: a program that asks it over HTTP, as in "python agent.py"; a table sets its limits and weight
-    /// [default: none; completions have one turn]
+    /// Agent that the model acts for: a program that asks it over HTTP, as in "python agent.py"; a table sets its limits and weight.
+    /// With several tables, the dataset's column `agent` names each row's [default: none; completions have one turn]
     #[schemars(extend("on_resume" = "free", "aliases" = ["agent_command"], "single" = true, "reach" = "granted"))]
     pub agent: Vec<AgentEntry>,
     /// Maximum number of turns of an episode [default: 10]

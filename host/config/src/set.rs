@@ -5,6 +5,8 @@ use super::spelling::LONGEST_KEY;
 use super::spelling::{coerce_value, own_name, unknown};
 use super::values::{insert, not_finite, reworded, scalar};
 use super::{Error, PluginEntry, Result, RunConfig, printable};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 const DEEPEST_KEY: usize = 16;
@@ -116,7 +118,7 @@ impl KeyAssignment {
         match &path[..] {
             [first, _, _, ..] if first == "plugin" => return set_of_plugin(config, &self.raw_key, value),
             [first, _, ..] if first == "environment" => return set_of_environment(config, &self.raw_key, value),
-            [first, _, ..] if first == "agent" => return set_of_agent(config, &path[1..], value),
+            [first, _, ..] if first == "agent" => return set_of_agent(config, &self.raw_key, value),
             [first, _, ..] if key(first).is_none_or(|key| key.table != Some(Kind::Single)) => {
                 let name = |key: &ConfigKey| match key.table? {
                     Kind::Single | Kind::SingletonList => Some(key.name.clone()),
@@ -141,9 +143,9 @@ impl KeyAssignment {
 /// Applies `plugin.NAME.KEY=VALUE`.
 fn set_of_plugin(mut config: RunConfig, path: &str, value: Value) -> std::result::Result<RunConfig, String> {
     let below = path.strip_prefix("plugin.").unwrap_or(path);
-    match named(&mut config.plugin, below) {
+    match named(&mut config.plugin, PluginEntry::name, below) {
         Some((entry, keys)) => set_in(entry, keys, value)?,
-        None => return Err(no_such("reward plugin", &config.plugin, below)),
+        None => return Err(no_such("reward plugin", config.plugin.iter().map(PluginEntry::name), below)),
     }
     Ok(config)
 }
@@ -151,33 +153,36 @@ fn set_of_plugin(mut config: RunConfig, path: &str, value: Value) -> std::result
 /// Applies `environment.KEY=VALUE`, or `environment.NAME.KEY=VALUE`, which is needed if there are several.
 fn set_of_environment(mut config: RunConfig, path: &str, value: Value) -> std::result::Result<RunConfig, String> {
     let below = path.strip_prefix("environment.").unwrap_or(path);
-    if let Some((entry, keys)) = named(&mut config.environment, below) {
+    if let Some((entry, keys)) = named(&mut config.environment, PluginEntry::name, below) {
         set_in(entry, keys, value)?;
     } else if let [entry] = &mut config.environment[..] {
         set_in(entry, below, value)?;
     } else {
-        return Err(no_such("environment", &config.environment, below));
+        return Err(no_such("environment", config.environment.iter().map(PluginEntry::name), below));
     }
     Ok(config)
 }
 
-/// Applies `agent.KEY=VALUE`.
-fn set_of_agent(mut config: RunConfig, keys: &[String], value: Value) -> std::result::Result<RunConfig, String> {
-    let entry = match &mut config.agent[..] {
-        [] => return Err("the run has no agent; name one with agent=COMMAND".into()),
-        [entry] => entry,
-        _ => return Err("the run has several agents, but it can have one only".into()),
-    };
-    let mut table = Table::try_from(&*entry).map_err(|e| e.to_string())?;
-    insert(&mut table, keys, value);
-    *entry = table.try_into().map_err(|e: toml::de::Error| reworded(e.message()))?;
+/// Applies `agent.KEY=VALUE`, or `agent.NAME.KEY=VALUE`, which is needed if there are several.
+fn set_of_agent(mut config: RunConfig, path: &str, value: Value) -> std::result::Result<RunConfig, String> {
+    let below = path.split_once('.').map_or(path, |(_, below)| below);
+    if config.agent.is_empty() {
+        return Err("the run has no agent; name one with agent=COMMAND".into());
+    }
+    if let Some((entry, keys)) = named(&mut config.agent, |entry| &entry.name, below) {
+        set_key(entry, &parts_of(keys), value)?;
+    } else if let [entry] = &mut config.agent[..] {
+        set_key(entry, &parts_of(below), value)?;
+    } else {
+        return Err(no_such("agent", config.agent.iter().map(|entry| entry.name.as_str()), below));
+    }
     Ok(config)
 }
 
 /// Returns the entry whose name a path begins with, and the rest of the path. One name may be a prefix of another.
-fn named<'a, 'p>(entries: &'a mut [PluginEntry], path: &'p str) -> Option<(&'a mut PluginEntry, &'p str)> {
-    let named = entries.iter_mut().filter_map(|entry| keys_of(entry.name(), path).map(|keys| (entry, keys)));
-    named.max_by_key(|(entry, _)| entry.name().len())
+fn named<'a, 'p, E>(entries: &'a mut [E], name: fn(&E) -> &str, path: &'p str) -> Option<(&'a mut E, &'p str)> {
+    let named = entries.iter_mut().filter_map(|entry| keys_of(name(entry), path).map(|keys| (entry, keys)));
+    named.max_by_key(|(entry, _)| name(entry).len())
 }
 
 /// Returns the rest of a path that begins with a name. The name may contain dots, and may be quoted, as in TOML.
@@ -186,8 +191,8 @@ fn keys_of<'p>(name: &str, path: &'p str) -> Option<&'p str> {
     ["", "\"", "'"].into_iter().find_map(below)
 }
 
-fn no_such(what: &str, entries: &[PluginEntry], path: &str) -> String {
-    let names: Vec<&str> = entries.iter().map(PluginEntry::name).collect();
+fn no_such<'a>(what: &str, names: impl Iterator<Item = &'a str>, path: &str) -> String {
+    let names: Vec<&str> = names.collect();
     let wanted = path.split('.').next().unwrap_or_default();
     match names.is_empty() {
         true => format!("no {what} is named {wanted:?}; this run has none"),
@@ -195,9 +200,14 @@ fn no_such(what: &str, entries: &[PluginEntry], path: &str) -> String {
     }
 }
 
-/// Sets a key of an entry.
+/// Returns the parts of a path of keys, with underscores.
+fn parts_of(path: &str) -> Vec<String> {
+    path.split('.').map(|part| part.replace('-', "_")).collect()
+}
+
+/// Sets a key of a plugin's entry.
 fn set_in(entry: &mut PluginEntry, keys: &str, value: Value) -> std::result::Result<(), String> {
-    let keys: Vec<String> = keys.split('.').map(|part| part.replace('-', "_")).collect();
+    let keys = parts_of(keys);
     // A plugin whose path changes keeps the name in the key.
     if let ([key], Value::String(path)) = (&keys[..], &value)
         && key == "path"
@@ -205,8 +215,13 @@ fn set_in(entry: &mut PluginEntry, keys: &str, value: Value) -> std::result::Res
         entry.move_to(path.clone());
         return Ok(());
     }
+    set_key(entry, &keys, value)
+}
+
+/// Sets a key of an entry.
+fn set_key<E: Serialize + DeserializeOwned>(entry: &mut E, keys: &[String], value: Value) -> std::result::Result<(), String> {
     let mut table = Table::try_from(&*entry).map_err(|e| e.to_string())?;
-    insert(&mut table, &keys, value);
+    insert(&mut table, keys, value);
     *entry = table.try_into().map_err(|e: toml::de::Error| reworded(e.message()))?;
     Ok(())
 }

@@ -18,7 +18,7 @@ pub use tokenization::LearnedParts;
 pub(super) use tokenization::{check_fits, scored_texts, tokenize_whole, valued_at};
 
 use super::{Error, Result};
-use crate::config::{PluginEntry, hex};
+use crate::config::{AgentEntry, PluginEntry, hex};
 use crate::data::{
     self, ChatMessage, CompletionRow, Location, PreferenceRow, PromptForm, PromptRow, RowColumns, TemplateVariables, TextOrChat,
     TokenCountBounds, TokenizedRow, Tokenizer,
@@ -70,12 +70,22 @@ impl Prompt {
 
     /// Returns which of these environments the prompt's row belongs to: the one named in its column, if there are several.
     pub(super) fn acts_in(&self, environments: &[PluginEntry]) -> Option<usize> {
-        match environments {
+        self.named_in("environment", environments, |entry, name| entry.name() == name.strip_suffix(".wasm").unwrap_or(name))
+    }
+
+    /// Returns which of these agents plays the row's episodes: the one named in its column, if there are several.
+    pub(super) fn played_by(&self, agents: &[AgentEntry]) -> Option<usize> {
+        self.named_in("agent", agents, |entry, name| entry.name == name)
+    }
+
+    /// Returns the index of the entry that a column of the row names. The only entry needs no column.
+    fn named_in<E>(&self, column: &str, entries: &[E], has_name: impl Fn(&E, &str) -> bool) -> Option<usize> {
+        match entries {
             [] => None,
             [_] => Some(0),
             all => {
-                let name = self.columns.get("environment")?.as_str()?;
-                all.iter().position(|entry| entry.name() == name.strip_suffix(".wasm").unwrap_or(name))
+                let name = self.columns.get(column)?.as_str()?;
+                all.iter().position(|entry| has_name(entry, name))
             }
         }
     }

@@ -246,8 +246,8 @@ pub(super) struct RolloutPlan {
     pub has_environment: bool,
     /// Servers that generate completions instead of this process.
     pub servers: Option<ServerPlan>,
-    /// Agent that plays the episodes, if there is one.
-    pub agent: Option<AgentEntry>,
+    /// Agents that play the episodes, if any do.
+    pub agents: Vec<AgentEntry>,
     /// Logging and replay of rollouts.
     pub logs: LogPlan,
     pub episode_limits: EpisodeLimits,
@@ -359,12 +359,12 @@ impl SamplingPlan {
 impl RolloutPlan {
     /// Returns whether completions are episodes.
     pub(super) fn has_episodes(&self) -> bool {
-        self.has_environment || self.agent.is_some()
+        self.has_environment || !self.agents.is_empty()
     }
 
     /// Returns whether external drivers play the episodes.
     pub(super) fn is_played_elsewhere(&self) -> bool {
-        self.agent.as_ref().is_some_and(|agent| agent.listen.is_some())
+        self.agents.iter().any(|agent| agent.listen.is_some())
     }
 
     fn new(config: &RunConfig, logp_temperature: f32) -> Self {
@@ -376,7 +376,7 @@ impl RolloutPlan {
             stop: config.stop.clone(),
             has_environment: !config.environment.is_empty(),
             servers: ServerPlan::new(config),
-            agent: config.agent.first().cloned(),
+            agents: config.agent.clone(),
             logs: LogPlan { logged: config.rollout_log(), replayed: config.replay_rollouts.as_ref().map(PathBuf::from) },
             episode_limits: EpisodeLimits { turns: config.max_turns, tokens: config.max_episode_tokens.unwrap_or(usize::MAX) },
             seed: config.seed,

@@ -272,6 +272,57 @@ fn a_run_that_ends_kills_the_programs_that_play_ahead() {
 }
 
 #[test]
+fn rows_name_the_agent_that_plays_them() {
+    if !has("python3") {
+        return;
+    }
+    let place = place(LETTERS);
+    let rows = |names: [&str; 2]| {
+        let row = |i: usize| format!("{}\n", json!({"prompt": format!("Question {i}"), "agent": names[i % 2]}));
+        (0..8).map(row).collect::<String>()
+    };
+    place.write("rows.jsonl", rows(["shop", "maths"]));
+    place.write("maths.py", format!("{CHAT}\nprint(json.dumps({{\"reward\": len(chat([user(\"1+1\")])[\"content\"])}}))"));
+    let tables = |maths: &str| {
+        let table = |name: &str, script: &str, more: &str| {
+            format!("[[agent]]\nname = \"{name}\"\ncommand = [\"python3\", \"{script}\"]\n{more}\n")
+        };
+        table("shop", "agent.py", "max_concurrent = 3") + &table("maths", maths, "weight = 0.5")
+    };
+    place.write("two.toml", tables("maths.py"));
+    place.write("twice.toml", tables("agent.py").replace("0.5", "1.0"));
+    let run = |name: &'static str, more: &[&str]| {
+        let mut given = arguments("", name, &["--max-steps", "4", "--save-steps", "2"]);
+        given.splice(1..3, more.iter().copied());
+        place.run(&given)
+    };
+    run("two", &["--config", "two.toml"]).succeeded();
+    // A step may have rows of one agent only.
+    for (metric, calls) in [("shop/calls", 2.0), ("maths/calls", 1.0)] {
+        let all: Vec<f64> = place.lines("two/metrics.jsonl").iter().filter_map(|row| row[metric].as_f64()).collect();
+        assert!(!all.is_empty() && all.iter().all(|number| *number == calls), "{metric}: {all:?}");
+    }
+    let by_agent: Vec<(bool, bool)> = place
+        .lines("two/completions.jsonl")
+        .iter()
+        .map(|line| (line["rewards"]["shop"].is_number(), line["rewards"]["maths"].is_number()))
+        .collect();
+    assert_eq!(by_agent.iter().filter(|row| **row == (true, false)).count(), 16, "{by_agent:?}");
+    assert_eq!(by_agent.iter().filter(|row| **row == (false, true)).count(), 16, "{by_agent:?}");
+    place.copy_as_after("two", 2, "half");
+    place.run(&["resume", "half", "--max-steps", "4"]).succeeded();
+    place.assert_same_end("half", "two", 4, "model.safetensors");
+    // The same program under two names is the same as under one.
+    run("twice", &["--config", "twice.toml"]).succeeded();
+    run("once", &["--agent", "python3 agent.py"]).succeeded();
+    let weights = |run: &str| place.tensors(&format!("{run}/checkpoint-4/model.safetensors"));
+    assert!(weights("twice") == weights("once"), "other weights");
+    place.write("rows.jsonl", rows(["shop", "Maths"]));
+    let unknown = run("unknown", &["--config", "two.toml"]);
+    assert!(unknown.error().contains("row 1: its column \"agent\" must be one of shop, maths"), "{}", unknown.stderr);
+}
+
+#[test]
 fn an_agent_that_cannot_be_started_and_models_without_chat_say_so() {
     let place = place("");
     let outcome = place.run(&arguments("/no/such/agent", "run", &["--max-steps", "1"]));

@@ -3,8 +3,8 @@
 use super::episode_store::EpisodeStore;
 use super::fingerprint::{Fingerprint, Fingerprints, short};
 use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource, RunHome, SavedPlace};
-use crate::config::RolloutLogMode as Kept;
 use crate::config::words::counted;
+use crate::config::{AgentEntry, RolloutLogMode as Kept};
 use crate::dataset::Prompt;
 use crate::dist::World;
 use crate::model::{PolicyModel, PromptPass};
@@ -14,7 +14,7 @@ use crate::rollout_log::{GenerationKey, LoggedGeneration, LoggedMetric, RolloutL
 use crate::run::RunFiles;
 use crate::stored_rollouts::fault_of;
 use crate::{Error, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -59,11 +59,14 @@ pub(super) struct GenerationSettings {
 impl GenerationSettings {
     /// Creates the settings of a run with this plan.
     pub(super) fn new(plan: &RolloutPlan) -> Self {
-        let RolloutPlan { seed, dtype, max_completion_length, stop, episode_limits, agent, .. } = plan;
-        let mut agent = json!(agent);
-        // The weight of its reward does not change completions.
-        agent.as_object_mut().map(|agent| agent.remove("weight"));
-        let text = format!("{seed} {dtype:?} {max_completion_length} {stop:?} {episode_limits:?} {agent}");
+        let RolloutPlan { seed, dtype, max_completion_length, stop, episode_limits, agents, .. } = plan;
+        // The form for at most one agent is that of logs from before a run could have several.
+        let agents = match &agents[..] {
+            [] => Value::Null,
+            [agent] => without_weight(agent),
+            all => all.iter().map(without_weight).collect(),
+        };
+        let text = format!("{seed} {dtype:?} {max_completion_length} {stop:?} {episode_limits:?} {agents}");
         Self { text, has_episodes: plan.has_episodes() }
     }
 
@@ -82,6 +85,13 @@ impl GenerationSettings {
         }
         short(hash)
     }
+}
+
+/// Returns an agent without the weight of its reward, which does not change completions.
+fn without_weight(agent: &AgentEntry) -> Value {
+    let mut agent = json!(agent);
+    agent.as_object_mut().map(|agent| agent.remove("weight"));
+    agent
 }
 
 /// Identity of a generation, common to all ranks' requests.

@@ -169,13 +169,13 @@ fn source_of(
         let decoder = generates.then(|| Box::new(DecoderSource::new(turns.clone())) as Box<dyn RolloutSource>);
         return Ok(Box::new(ReplaySource::new(run, plan, decoder, world.clone())?));
     }
-    let source: Box<dyn RolloutSource> = match (&plan.agent, &plan.servers) {
-        (Some(agent), _) => Box::new(AgentSource::new(turns.clone(), plan.clone(), agent.clone(), home.folder.clone())),
-        (None, Some(servers)) => {
+    let source: Box<dyn RolloutSource> = match &plan.servers {
+        _ if !plan.agents.is_empty() => Box::new(AgentSource::new(turns.clone(), plan.clone(), home.folder.clone())),
+        Some(servers) => {
             Box::new(ServerSource::new(turns.clone(), plan.clone(), servers.clone(), home.model.clone(), world.clone()))
         }
-        (None, None) if plan.has_environment => Box::new(EpisodeSource::new(turns.clone())),
-        (None, None) => Box::new(DecoderSource::new(turns.clone())),
+        None if plan.has_environment => Box::new(EpisodeSource::new(turns.clone())),
+        None => Box::new(DecoderSource::new(turns.clone())),
     };
     if !home.keeps_log || plan.logs.logged == RolloutLogMode::None {
         return Ok(source);

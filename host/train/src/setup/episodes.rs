@@ -4,7 +4,7 @@ use super::opened_model::OpenedModel;
 use super::plugins::LoadedPlugins;
 use crate::config::{PluginEntry, RunConfig};
 use crate::data::{self, ChatMessage, TemplateVariables};
-use crate::dataset::PromptSet;
+use crate::dataset::{Prompt, PromptSet};
 use crate::model::ComputeBackend;
 use crate::{Error, Result};
 
@@ -22,11 +22,13 @@ pub(super) fn check(config: &RunConfig, (plugins, prompts): (&LoadedPlugins, &Pr
     }
 }
 
-/// Refuses an agent if the engine behind its server does not support the model.
+/// Refuses agents if the engine behind its server does not support the model.
 pub(super) fn check_agent(config: &RunConfig, opened: &OpenedModel, backend: &ComputeBackend, ranks: usize) -> Result<()> {
     // A replay does not use the agent.
-    let Some(agent) = config.agent.first().filter(|_| config.replay_rollouts.is_none()) else { return Ok(()) };
-    if agent.listen.is_some() && ranks > 1 {
+    if config.agent.is_empty() || config.replay_rollouts.is_some() {
+        return Ok(());
+    }
+    if config.agent.iter().any(|agent| agent.listen.is_some()) && ranks > 1 {
         let detail = "listens at one address, but the run has several processes; start it as one, or name a command";
         return Err(Error::setting("agent", detail));
     }
@@ -41,15 +43,19 @@ pub(super) fn check_agent(config: &RunConfig, opened: &OpenedModel, backend: &Co
     Ok(())
 }
 
-/// Refuses rows that don't name one of several environments.
+/// Refuses rows that don't name one of several environments or agents.
 pub(super) fn check_rows<'a>(config: &RunConfig, datasets: impl Iterator<Item = &'a PromptSet>) -> Result<()> {
-    if config.environment.len() < 2 {
+    if !config.has_episodes_by_row() {
         return Ok(());
     }
+    let environments = config.environment.iter().map(PluginEntry::name);
+    let names: Vec<&str> = environments.chain(config.agent.iter().map(|agent| agent.name.as_str())).collect();
+    let column = if config.agent.is_empty() { "environment" } else { "agent" };
     for prompts in datasets {
-        let Some(prompt) = prompts.all()?.iter().find(|prompt| prompt.acts_in(&config.environment).is_none()) else { continue };
-        let (names, row) = (config.environment.iter().map(PluginEntry::name).collect::<Vec<_>>().join(", "), prompt.row);
-        let detail = format!("row {row}: its column \"environment\" must be one of {names}, as the run has several");
+        let is_named = |prompt: &Prompt| prompt.acts_in(&config.environment).or(prompt.played_by(&config.agent)).is_some();
+        let Some(prompt) = prompts.all()?.iter().find(|prompt| !is_named(prompt)) else { continue };
+        let (names, row) = (names.join(", "), prompt.row);
+        let detail = format!("row {row}: its column {column:?} must be one of {names}, as the run has several");
         return Err(Error::setting("dataset", detail));
     }
     Ok(())

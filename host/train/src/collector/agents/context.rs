@@ -6,7 +6,7 @@ use super::persistent_program::PersistentProgram;
 use super::played_episode::PlayedEpisode;
 use super::program::{self, ProgramOutcome};
 use super::server::new_key;
-use super::stage::{AgentGeneration, AgentStage};
+use super::stage::{AgentGeneration, AgentStage, StagedAgent};
 use crate::Result;
 use crate::dataset::Prompt;
 use crate::model::IncrementalDecoder;
@@ -32,6 +32,21 @@ pub(super) struct AgentContext<'a> {
     store: Option<&'a EpisodeStore>,
 }
 
+/// Episodes of one agent, which its threads take one after another.
+#[derive(Default)]
+struct EpisodeQueue {
+    /// Numbers of the episodes in the generation.
+    numbers: Vec<usize>,
+    taken: AtomicUsize,
+}
+
+impl EpisodeQueue {
+    /// Takes the next episode.
+    fn next(&self) -> Option<usize> {
+        self.numbers.get(self.taken.fetch_add(1, Ordering::Relaxed)).copied()
+    }
+}
+
 /// Plays a generation with this model, after one that is being played.
 ///
 /// # Errors
@@ -46,7 +61,7 @@ pub(super) fn play(
     if generation.is_discarded() {
         return Ok(RolloutBatch::default());
     }
-    stage.server.answer_with(model, generation.version, &stage.entry, &stage.plan)?;
+    stage.server.answer_with(model, generation.version, &stage.plan)?;
     let context = AgentContext { stage, generation, store };
     let ended = match &stage.server.tasks {
         Some(tasks) => context.offer_all(tasks),
@@ -64,27 +79,29 @@ pub(super) fn play(
 }
 
 impl AgentContext<'_> {
-    /// Plays all episodes, several at a time, and returns them in the order of prompts and samples.
+    /// Plays all episodes, several of each agent at a time, and returns them in the order of prompts and samples.
     fn play_all(&self) -> Vec<FinishedEpisode> {
-        let all = self.episodes();
-        let (next, ended) = (AtomicUsize::new(0), Mutex::new((0..all).map(|_| None).collect::<Vec<Option<FinishedEpisode>>>()));
-        let work = || {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= all || self.generation.is_discarded() {
-                    return;
-                }
+        let mut queues: Vec<EpisodeQueue> = self.stage.agents.iter().map(|_| EpisodeQueue::default()).collect();
+        (0..self.episodes()).for_each(|number| queues[self.agent_of(number).0].numbers.push(number));
+        let ended = Mutex::new((0..self.episodes()).map(|_| None).collect::<Vec<Option<FinishedEpisode>>>());
+        let work = |queue: &EpisodeQueue| {
+            while let Some(number) = queue.next()
+                && !self.generation.is_discarded()
+            {
                 let one = self.ended_before(number).unwrap_or_else(|| self.end(number, self.play(number)));
                 ended.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some(one);
             }
         };
         thread::scope(|scope| {
-            for _ in 1..self.stage.entry.max_concurrent.min(all) {
-                // If no more threads can be started, the running ones play the rest.
-                let _ = thread::Builder::new().name("agent".into()).spawn_scoped(scope, work);
+            for (agent, queue) in self.stage.agents.iter().zip(&queues) {
+                for _ in 0..agent.entry.max_concurrent.min(queue.numbers.len()) {
+                    // If no more threads can be started, the running ones play the rest.
+                    let _ = thread::Builder::new().name("agent".into()).spawn_scoped(scope, || work(queue));
+                }
             }
-            work();
         });
+        // For agents that no thread could be started for.
+        queues.iter().for_each(work);
         self.in_order(ended.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -98,6 +115,14 @@ impl AgentContext<'_> {
         (number / self.generation.samples, number % self.generation.samples)
     }
 
+    /// Returns the agent that plays an episode, and its index.
+    fn agent_of(&self, number: usize) -> (usize, &StagedAgent) {
+        let prompt = &self.generation.prompts[self.place_of(number).0];
+        // Rows that name no agent are refused when the run starts.
+        let at = prompt.played_by(&self.stage.plan.agents).unwrap_or(0);
+        (at, &self.stage.agents[at])
+    }
+
     /// Returns the episode if it had already ended before the run was interrupted.
     pub(super) fn ended_before(&self, number: usize) -> Option<FinishedEpisode> {
         let (prompt, sample) = self.place_of(number);
@@ -108,10 +133,12 @@ impl AgentContext<'_> {
 
     /// Converts a played episode and stores it. A failed one is not stored, so that a resumed run plays it again.
     pub(super) fn end(&self, number: usize, mut played: PlayedEpisode) -> FinishedEpisode {
-        self.stage.warned.lock().unwrap_or_else(PoisonError::into_inner).warn_of(&mut played);
+        let (at, agent) = self.agent_of(number);
+        agent.warned.lock().unwrap_or_else(PoisonError::into_inner).warn_of(&mut played, &agent.entry.name);
         let (place, sample) = self.place_of(number);
         let prompt = &self.generation.prompts[place];
-        let mut ended = played.into_finished(&self.stage.entry.name, &self.stage.tokenizer, prompt, self.stage.filler);
+        let mut ended = played.into_finished(&agent.entry.name, &self.stage.tokenizer, prompt, self.stage.filler);
+        ended.episode.environment = at;
         (ended.rollout.prompt, ended.rollout.sample, ended.rollout.policy_version) = (place, sample, self.generation.version);
         if let Some(kept) = self.store.filter(|_| ended.episode.failed.is_none()) {
             kept.keep(prompt, sample, &ended);
@@ -131,7 +158,8 @@ impl AgentContext<'_> {
         let (key, seed) = (episode.key.clone(), episode.seed);
         let sessions = &self.stage.server.sessions;
         sessions.open(key.clone(), episode.seed_of_calls, self.generation.rules);
-        let outcome = if self.stage.entry.persistent { self.play_persistent(&episode) } else { self.play_once(episode) };
+        let agent = self.agent_of(number).1;
+        let outcome = if agent.entry.persistent { self.play_persistent(agent, &episode) } else { self.play_once(agent, episode) };
         PlayedEpisode::new(sessions.close(&key), outcome, seed)
     }
 
@@ -162,7 +190,7 @@ pub(super) struct AgentEpisode {
 }
 
 impl AgentContext<'_> {
-    fn play_once(&self, episode: AgentEpisode) -> ProgramOutcome {
+    fn play_once(&self, agent: &StagedAgent, episode: AgentEpisode) -> ProgramOutcome {
         let AgentEpisode { key, name, seed, row, .. } = episode;
         let own = [
             ("OPENAI_API_KEY", key.clone()),
@@ -171,21 +199,21 @@ impl AgentContext<'_> {
             ("RLHOST_SEED", seed.to_string()),
         ];
         let variables: Vec<(&str, String)> = self.addresses().into_iter().chain(own).collect();
-        program::run(&self.stage.entry, &variables, format!("{row}\n"), &self.generation.discarded)
+        program::run(&agent.entry, &variables, format!("{row}\n"), &self.generation.discarded)
     }
 
     /// Plays an episode with an idle program, or starts a new one.
-    fn play_persistent(&self, episode: &AgentEpisode) -> ProgramOutcome {
-        let idle = || self.stage.idle.lock().unwrap_or_else(PoisonError::into_inner);
+    fn play_persistent(&self, agent: &StagedAgent, episode: &AgentEpisode) -> ProgramOutcome {
+        let idle = || agent.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = idle().pop();
-        let started = waiting.map_or_else(|| PersistentProgram::start(&self.stage.entry, &self.addresses()), Ok);
+        let started = waiting.map_or_else(|| PersistentProgram::start(&agent.entry, &self.addresses()), Ok);
         let program = match started {
             Ok(program) => program,
             Err(reason) => return ProgramOutcome::from_failure(reason),
         };
         let AgentEpisode { key, name, seed, row, .. } = episode;
         let line = json!({"row": row, "base_url": self.base_url(), "api_key": key, "episode": name, "seed": seed});
-        let (outcome, left) = program.play(&format!("{line}\n"), self.stage.entry.timeout(), &self.generation.discarded);
+        let (outcome, left) = program.play(&format!("{line}\n"), agent.entry.timeout(), &self.generation.discarded);
         idle().extend(left);
         outcome
     }

@@ -20,7 +20,6 @@ mod tail;
 use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource};
 use super::turns::TurnGenerator;
 use crate::Result;
-use crate::config::AgentEntry;
 use crate::dataset::Prompt;
 use crate::model::PromptPass;
 use crate::phase::Phase;
@@ -37,7 +36,6 @@ use std::sync::atomic::AtomicBool;
 pub(super) struct AgentSource {
     turns: Rc<TurnGenerator>,
     plan: Rc<RolloutPlan>,
-    entry: AgentEntry,
     /// The run's folder.
     folder: PathBuf,
     /// Where episodes are played; none before the first generation.
@@ -47,9 +45,9 @@ pub(super) struct AgentSource {
 }
 
 impl AgentSource {
-    /// Creates a source with these settings, for a run in this folder.
-    pub(super) fn new(turns: Rc<TurnGenerator>, plan: Rc<RolloutPlan>, entry: AgentEntry, folder: PathBuf) -> Self {
-        Self { turns, plan, entry, folder, stage: None, ahead: GenerationsAhead::default() }
+    /// Creates a source with the plan's agents, for a run in this folder.
+    pub(super) fn new(turns: Rc<TurnGenerator>, plan: Rc<RolloutPlan>, folder: PathBuf) -> Self {
+        Self { turns, plan, folder, stage: None, ahead: GenerationsAhead::default() }
     }
 
     /// Returns the stage, started if it was not.
@@ -58,7 +56,7 @@ impl AgentSource {
             return Ok(Arc::clone(stage));
         }
         let words = (self.turns.tokenizer(), self.turns.ends());
-        let stage = Arc::new(AgentStage::start(&self.entry, &self.plan, words, &self.folder)?);
+        let stage = Arc::new(AgentStage::start(&self.plan, words, &self.folder)?);
         self.stage = Some(Arc::clone(&stage));
         Ok(stage)
     }

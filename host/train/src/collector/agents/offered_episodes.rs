@@ -5,6 +5,7 @@ use super::context::{AgentContext, AgentEpisode};
 use super::played_episode::PlayedEpisode;
 use super::program::ProgramOutcome;
 use crate::activity::{Activity, ProgressTask, ProgressUnit};
+use crate::config::AgentEntry;
 use rlhost_serve::tasks::{EpisodeObserver, EpisodeProgress, EpisodeTask as Offer, TaskEnd, TaskQueue, TaskRules};
 use serde_json::Map;
 use std::time::{Duration, Instant};
@@ -63,7 +64,7 @@ impl AgentContext<'_> {
             Offer { name, row, key, seed: seed_of_calls, driver_fields: told }
         };
         let offers = numbers.iter().zip(episodes).map(offer).collect();
-        let (timeout, max_open) = (self.stage.entry.timeout(), self.stage.entry.max_concurrent);
+        let (timeout, max_open) = (self.listening().timeout(), self.listening().max_concurrent);
         let interval = REMINDER_INTERVAL.min(timeout / 4).max(Duration::from_millis(10));
         let task = ProgressTask::new(Activity::Generating).with_total(numbers.len() as u64, ProgressUnit::Things);
         let reminded = Instant::now();
@@ -73,9 +74,14 @@ impl AgentContext<'_> {
         self.in_order(ended)
     }
 
+    /// Returns the entry of the agent that drivers play, the only one of its run.
+    fn listening(&self) -> &AgentEntry {
+        &self.stage.agents[0].entry
+    }
+
     /// Logs what the run waits for.
     fn remind(&self, EpisodeProgress { offered, open, idle_time: quiet, .. }: EpisodeProgress, all: usize) {
-        let (seconds, limit) = (quiet.as_secs_f64(), self.stage.entry.timeout_s);
+        let (seconds, limit) = (quiet.as_secs_f64(), self.listening().timeout_s);
         let heard = format!("nothing was heard of a driver for {seconds:.0} s; {limit} s (timeout_s) is the limit");
         tracing::warn!(
             "waiting for drivers at http://{}/rl/next_task: of {all} episodes, {offered} have not begun and {open} are under way; {heard}",

@@ -45,19 +45,19 @@ pub(super) struct AgentWarnings {
 }
 
 impl AgentWarnings {
-    /// Warns of behaviour that the agent's author may want to know about.
-    pub(super) fn warn_of(&mut self, played: &mut PlayedEpisode) {
+    /// Warns of behaviour that the author of the agent with this name may want to know about.
+    pub(super) fn warn_of(&mut self, played: &mut PlayedEpisode, name: &str) {
         if played.record.overrode_sampling && !std::mem::replace(&mut self.sampling, true) {
             tracing::warn!(
-                "the agent asks for sampling parameters of its own; the run's temperature, top_p, top_k, min_p and repetition_penalty are used"
+                "{name}: the agent asks for sampling parameters of its own; the run's temperature, top_p, top_k, min_p and repetition_penalty are used"
             );
         }
         if let Some((written, sent)) = played.record.rewritten.take()
             && !std::mem::replace(&mut self.rewritten, true)
         {
             tracing::warn!(
-                "the agent changes the model's turns before it sends them back, so that its calls do not extend one another and all of the text \
-                 before is read again: it was {written:?} and came back as {sent:?}"
+                "{name}: the agent changes the model's turns before it sends them back, so that its calls do not extend one another and all of the \
+                 text before is read again: it was {written:?} and came back as {sent:?}"
             );
         }
     }

@@ -43,10 +43,10 @@ impl AgentServer {
     ///
     /// # Errors
     /// If it can't listen there, or has no key for drivers.
-    pub(super) fn start(entry: &AgentEntry, (tokenizer, ends): (&Tokenizer, &[u32]), folder: &Path) -> Result<Self> {
+    pub(super) fn start(agents: &[AgentEntry], (tokenizer, ends): (&Tokenizer, &[u32]), folder: &Path) -> Result<Self> {
         let sessions = Arc::<Sessions>::default();
         let (mut tasks, mut keys, mut host, mut port) = (None, Vec::new(), HOST, 0);
-        if let Some(address) = entry.address() {
+        if let Some((entry, address)) = agents.iter().find_map(|entry| Some((entry, entry.address()?))) {
             let wait = LONGEST_WAIT.min(entry.timeout() / 2);
             (host, port) = address;
             keys = keys_of(entry, folder)?;
@@ -55,7 +55,8 @@ impl AgentServer {
         let (names, version) = (vec!["policy".to_owned()], env!("CARGO_PKG_VERSION").to_owned());
         let card = ModelCard { names, ends: ends.to_vec(), version };
         let app = App::from_sessions(Arc::clone(&sessions), tasks.clone(), tokenizer.clone(), card);
-        let limits = ConnectionLimits { answer_time: entry.timeout(), ..ConnectionLimits::default() };
+        let answer_time = agents.iter().map(AgentEntry::timeout).max().unwrap_or_default();
+        let limits = ConnectionLimits { answer_time, ..ConnectionLimits::default() };
         let settings = InferenceServerSettings { host: host.to_owned(), port, keys, limits };
         let server = InferenceServer::start(app, settings).map_err(failed)?;
         if tasks.is_some() {
@@ -68,18 +69,13 @@ impl AgentServer {
     ///
     /// # Errors
     /// If no thread can be started.
-    pub(super) fn answer_with(
-        &self,
-        model: IncrementalDecoder,
-        version: u64,
-        entry: &AgentEntry,
-        plan: &RolloutPlan,
-    ) -> Result<()> {
+    pub(super) fn answer_with(&self, model: IncrementalDecoder, version: u64, plan: &RolloutPlan) -> Result<()> {
+        let episodes = plan.agents.iter().map(|entry| entry.max_concurrent).fold(0, usize::saturating_add);
         let options = EngineOptions {
             max_model_len: model.architecture().max_positions,
             max_num_seqs: plan.max_num_seqs,
             // Each episode may have as many requests in flight as it has calls.
-            max_waiting: entry.max_concurrent.saturating_mul(plan.episode_limits.turns).saturating_mul(2),
+            max_waiting: episodes.saturating_mul(plan.episode_limits.turns).saturating_mul(2),
             cache_bytes: usize::try_from(EngineOptions::default_cache_bytes()).unwrap_or(usize::MAX),
         };
         self.sessions.answer_with(InferenceEngine::start(model, version, options).map_err(failed)?);

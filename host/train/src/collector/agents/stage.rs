@@ -14,20 +14,26 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Server and programs of a run's agent, which play one generation at a time.
+/// Server and agents of a run, which play one generation at a time.
 pub(super) struct AgentStage {
-    pub entry: AgentEntry,
+    /// The agents, in the order of their indices in episodes.
+    pub agents: Vec<StagedAgent>,
     pub seed: u64,
     pub tokenizer: Tokenizer,
     /// Token that stands for an episode without calls.
     pub filler: u32,
     pub server: AgentServer,
-    /// Persistent programs that wait for an episode.
-    pub idle: Mutex<Vec<PersistentProgram>>,
-    pub warned: Mutex<AgentWarnings>,
     pub plan: RolloutPlan,
     /// Locked while a generation is played.
     pub playing: Mutex<()>,
+}
+
+/// An agent of a run, with what it keeps between episodes.
+pub(super) struct StagedAgent {
+    pub entry: AgentEntry,
+    /// Persistent programs that wait for an episode.
+    pub idle: Mutex<Vec<PersistentProgram>>,
+    pub warned: Mutex<AgentWarnings>,
 }
 
 /// The episodes of a generation.
@@ -52,22 +58,23 @@ impl AgentGeneration {
 }
 
 impl AgentStage {
-    /// Starts the server; `words` are the tokenizer and the tokens that end a turn.
+    /// Starts the server for the plan's agents; `words` are the tokenizer and the tokens that end a turn.
     ///
     /// # Errors
     /// If it can't listen, or has no key for drivers.
-    pub(super) fn start(entry: &AgentEntry, plan: &RolloutPlan, words: (&Tokenizer, &[u32]), folder: &Path) -> Result<Self> {
-        let (idle, warned, playing) = Default::default();
+    pub(super) fn start(plan: &RolloutPlan, words: (&Tokenizer, &[u32]), folder: &Path) -> Result<Self> {
+        let staged = |entry: &AgentEntry| {
+            let (idle, warned) = Default::default();
+            StagedAgent { entry: entry.clone(), idle, warned }
+        };
         Ok(Self {
-            server: AgentServer::start(entry, words, folder)?,
-            entry: entry.clone(),
+            server: AgentServer::start(&plan.agents, words, folder)?,
+            agents: plan.agents.iter().map(staged).collect(),
             seed: plan.seed,
             tokenizer: words.0.clone(),
             filler: words.1.first().copied().unwrap_or(0),
             plan: plan.clone(),
-            idle,
-            warned,
-            playing,
+            playing: Mutex::default(),
         })
     }
 
