@@ -15,8 +15,8 @@ use rlhost::ops::{self, Forest, Precision};
 use std::path::Path;
 
 /// Models with biases, norms of heads, joined matrices, bounded scores and logits, layer norms, experts, convolutions, delta networks,
-/// compressed keys and values, and layers of one part.
-const MODELS: [&str; 11] = [
+/// compressed keys and values, layers of one part, and layers with inputs of their own and unscaled scores.
+const MODELS: [&str; 13] = [
     "llama_biased",
     "qwen3",
     "phi3",
@@ -28,6 +28,8 @@ const MODELS: [&str; 11] = [
     "qwen3_5",
     "deepseek_v3_dense",
     "nemotron_h_dense",
+    "gemma4",
+    "gemma4_unified",
 ];
 
 fn policy(name: &str, backend: &ComputeBackend, adapter: bool) -> PolicyModel {
@@ -87,8 +89,14 @@ fn gradients_point_where_those_in_f32_do_and_are_the_same_when_layers_are_comput
         let off = wide.0.iter().zip(&half.0).map(|(a, b)| (a - b).abs()).sum::<f32>() / wide.0.len() as f32;
         let cosine = cosine(&wide.1, &half.1);
         assert!(off > 0.0 && off < 0.02, "{name}: log-probabilities are off by {off} in the mean");
-        // Rounding may route a token near a tie to another expert.
-        let least = if name == "qwen3_moe" { 0.99 } else { 0.999 };
+        let least = match name {
+            // Rounding may route a token near a tie to another expert.
+            "qwen3_moe" => 0.99,
+            // Scores that are not divided by the root of the heads' size are larger by it, and so is their rounding. Over six adapters,
+            // cosines are 0.985 (this one) to 0.9992; transformers under autocast has 0.9968 with whole weights, and 0.9972 to 0.9987.
+            "gemma4" | "gemma4_unified" => 0.98,
+            _ => 0.999,
+        };
         assert!(cosine > least, "{name}, adapter {adapter}: cosine {cosine}");
         let again = pass(&policy(name, &rounding, adapter).with_gradient_checkpointing(true));
         assert!(again == half, "{name}, adapter {adapter}: not the same bits when recomputed");
@@ -179,7 +187,9 @@ fn a_generation_gives_the_logits_of_a_pass() {
             let want = ops::to_vec(&model.logits(&whole, &[tokens.len() - 1]).unwrap()).unwrap();
             let size = want.iter().map(|x| x.abs()).fold(0.0, f32::max);
             let off = farthest(&got, &want);
-            assert!(off < 0.02 * size.max(1.0), "{name}: logits of at most {size} are off by {off}");
+            // Unscaled scores, as in Gemma 4, have a larger rounding error.
+            let most = if name.starts_with("gemma4") { 0.04 } else { 0.02 };
+            assert!(off < most * size.max(1.0), "{name}: logits of at most {size} are off by {off}");
         }
     }
 }

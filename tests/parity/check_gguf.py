@@ -60,7 +60,7 @@ CHANGED = {
 }
 LEFT_OUT = (
     "llama3_parameters", "qwen2_sharded", "gemma3_vision", "mistral3_vision", "qwen2_sliding", "qwen3_moe_normalised", "ministral", "olmo3",
-    "deepseek_v2", "deepseek_v2_greedy", "deepseek_v3", "deepseek_v3_dense", "gemma4", "gemma4_dense", "gemma4_unified", "gemma4_vision",
+    "deepseek_v2", "deepseek_v2_greedy", "deepseek_v3", "deepseek_v3_dense", "gemma4", "gemma4_dense", "gemma4_moe", "gemma4_unified", "gemma4_vision",
     "cohere2", "ernie4_5", "exaone4", "glm4", "glm4_moe", "gpt_oss", "hunyuan_v1_dense", "llama4_text", "ministral3", "qwen2_moe",
     "lfm2", "lfm2_wide", "lfm2_moe", "qwen3_5", "qwen3_5_wide", "qwen3_5_moe", "qwen3_next", "granitemoehybrid", "granitemoehybrid_dense",
     "nemotron_h", "nemotron_h_dense",

@@ -5,7 +5,7 @@ use super::{RunConfig, did_you_mean, shortest};
 /// Linear layers that an adapter can apply to, in all model families: most families have the first seven, Phi 3 joins some of them, and the
 /// others belong to GPT-NeoX, StarCoder 2, GPT-2, Granite MoE Shared, Granite 4, Nemotron-H, LFM2, Qwen 3.5, Qwen 3 Next, DeepSeek and
 /// Gemma 4.
-const MODULES: [&str; 36] = [
+const MODULES: [&str; 37] = [
     "q_proj",
     "k_proj",
     "v_proj",
@@ -42,6 +42,7 @@ const MODULES: [&str; 36] = [
     "per_layer_input_gate",
     "per_layer_projection",
     "per_layer_model_projection",
+    "proj",
 ];
 
 /// The name that selects all layers.

@@ -93,6 +93,17 @@ pub struct Routes {
     pub(super) weights: Vec<f32>,
     /// First sorted row of each expert, and the number of rows, `[E + 1]`.
     firsts: Vec<usize>,
+    /// Factors of the weights, if there are some.
+    factors: Option<WeightFactors>,
+}
+
+/// Factors of experts' weights.
+#[derive(Clone, Debug)]
+struct WeightFactors {
+    /// Factor of each expert, `[E]`.
+    factors: Vec<f32>,
+    /// Weights before they were multiplied, `[R]`.
+    plain: Vec<f32>,
 }
 
 /// A derivative of a loss with respect to all probabilities: for token `t` and expert `e` it is `tokens[t] * experts[e]`.
@@ -142,7 +153,44 @@ impl Routes {
                 (tokens[place], weights[place]) = (token, row[expert] / divisor * routing.factor);
             }
         }
-        Ok(Self { probabilities, experts, routing, places, chosen: all, tokens, weights, firsts })
+        Ok(Self { probabilities, experts, routing, places, chosen: all, tokens, weights, firsts, factors: None })
+    }
+
+    /// Multiplies the weight of each row by the factor of its expert, from `factors: [E]`.
+    ///
+    /// # Errors
+    /// If there is not one factor per expert.
+    pub fn with_factors(mut self, factors: &Tensor) -> Result<Self> {
+        let factors = to_vec(factors)?;
+        if factors.len() != self.experts {
+            return Err(Error::shape("routes", format!("{} factors of {} experts", factors.len(), self.experts)));
+        }
+        let plain = self.weights.clone();
+        for (expert, rows) in self.firsts.windows(2).map(|ends| ends[0]..ends[1]).enumerate() {
+            self.weights[rows].iter_mut().for_each(|weight| *weight *= factors[expert]);
+        }
+        self.factors = Some(WeightFactors { factors, plain });
+        Ok(self)
+    }
+
+    /// Adds the gradient of the factors to `into: [E]`, given that of each sorted row's weight.
+    pub fn backward_factors(&self, d_weights: &[f32], into: &Tensor) -> Result<()> {
+        let Some(WeightFactors { plain, .. }) = self.factors.as_ref().filter(|_| d_weights.len() == self.weights.len()) else {
+            return Err(Error::shape("routes backward", format!("{} weights without factors", d_weights.len())));
+        };
+        let sum = |rows: Range<usize>| d_weights[rows.clone()].iter().zip(&plain[rows]).map(|(d, weight)| d * weight).sum();
+        let sums: Vec<f32> = self.firsts.windows(2).map(|ends| sum(ends[0]..ends[1])).collect();
+        super::add_into(into, &from_vec(sums, self.experts, into.device())?)
+    }
+
+    /// Returns the weights before factors, and their gradient, given that of the weights.
+    fn plain_weights(&self, d_weights: &[f32]) -> (&[f32], Vec<f32>) {
+        let mut d = d_weights.to_vec();
+        let Some(WeightFactors { factors, plain }) = &self.factors else { return (&self.weights, d) };
+        for (expert, rows) in self.firsts.windows(2).map(|ends| ends[0]..ends[1]).enumerate() {
+            d[rows].iter_mut().for_each(|d| *d *= factors[expert]);
+        }
+        (plain, d)
     }
 
     /// Returns the token of each sorted row, `[R]`.
@@ -177,6 +225,7 @@ impl Routes {
         if d_weights.len() != self.weights.len() || slope.is_some_and(|slope| slope.experts.len() != experts) {
             return Err(Error::shape("routes backward", format!("{} weights of {}", d_weights.len(), self.weights.len())));
         }
+        let (weights, d_weights) = self.plain_weights(d_weights);
         let mut d = vec![0f32; self.probabilities.len()];
         let rows = d.par_chunks_mut(experts).zip(self.probabilities.par_chunks(experts)).enumerate();
         rows.for_each(|(token, (d, p))| {
@@ -185,7 +234,7 @@ impl Routes {
                 d.iter_mut().zip(experts).for_each(|(d, slope)| *d = tokens[token] * slope);
             }
             let Routing { normalised, factor, scores, .. } = self.routing;
-            let mean = places.iter().map(|&place| d_weights[place] * self.weights[place]).sum();
+            let mean = places.iter().map(|&place| d_weights[place] * weights[place]).sum();
             let mean: f32 = if normalised { mean } else { 0.0 };
             let divisor = self.routing.divisor(own.iter().map(|&expert| p[expert]).sum());
             for (&expert, &place) in own.iter().zip(places) {
@@ -254,11 +303,14 @@ mod tests {
         let (c, experts_slope, tokens) = ([0.7, -1.1, 0.4, 2.0, 0.3, -0.6], [0.2, -0.5, 0.9, 0.1, 0.4], [1.0, 2.0, 1.0]);
         let sigmoid = Routing { scores: RouterScoring::Sigmoid, factor: 2.5, ..Routing::new(chosen, true) };
         let all = [Routing::new(chosen, true), Routing::new(chosen, false), sigmoid, Routing { normalised: false, ..sigmoid }];
-        for routing in all {
-            let routes = |logits: &[f32]| {
+        let factors = [0.5, -1.5, 2.0, 0.0, 0.7];
+        for (routing, factors) in all.into_iter().flat_map(|routing| [(routing, None), (routing, Some(factors))]) {
+            let routes_with = |logits: &[f32], factors: Option<[f32; 5]>| {
                 let logits = Tensor::from_slice(logits, (n, experts), &Device::Cpu).unwrap();
-                Routes::new(&logits, routing, None).unwrap()
+                let routes = Routes::new(&logits, routing, None).unwrap();
+                factors.map_or(routes.clone(), |f| routes.with_factors(&Tensor::new(&f, &Device::Cpu).unwrap()).unwrap())
             };
+            let routes = |logits: &[f32]| routes_with(logits, factors);
             // A derivative for each token's experts in their order, not in the order of the sorted rows.
             let loss = |logits: &[f32]| {
                 let r = routes(logits);
@@ -273,6 +325,21 @@ mod tests {
             let like = Tensor::zeros(1, candle_core::DType::F32, &Device::Cpu).unwrap();
             let got = r.backward(&d_weights, Some(slope), &like).unwrap();
             let got: Vec<f32> = got.flatten_all().unwrap().to_vec1().unwrap();
+            if let Some(factors) = factors {
+                let d_factors = Tensor::ones(experts, candle_core::DType::F32, &Device::Cpu).unwrap();
+                r.backward_factors(&d_weights, &d_factors).unwrap();
+                for (i, got) in d_factors.to_vec1::<f32>().unwrap().into_iter().enumerate() {
+                    let with = |factor: f32| {
+                        let mut other = factors;
+                        other[i] = factor;
+                        let r = routes_with(&logits, Some(other));
+                        r.places.iter().zip(c).map(|(&place, c)| c * r.weights[place]).sum::<f32>()
+                    };
+                    // Weights are linear in the factors.
+                    let want = 1.0 + with(1.0) - with(0.0);
+                    assert!((got - want).abs() < 1e-5, "factor {i}: {got} {want}");
+                }
+            }
             for (i, got) in got.into_iter().enumerate() {
                 let (mut up, mut down) = (logits.clone(), logits.clone());
                 (up[i], down[i]) = (up[i] + 1e-2, down[i] - 1e-2);

@@ -349,7 +349,7 @@ impl NaiveDecoder<'_> {
     }
 
     /// Returns the scores of experts, and a mask of the chosen ones, `[N, E]`.
-    fn scored(&self, logits: &Tensor, layer: &str) -> Result<(Tensor, Tensor)> {
+    pub(super) fn scored(&self, logits: &Tensor, layer: &str) -> Result<(Tensor, Tensor)> {
         let Some(mixture) = self.a.mixture.as_ref() else { candle_core::bail!("no experts") };
         let n = logits.dim(0)?;
         let ranked = |t: &Tensor, best: usize| -> Result<Tensor> {
@@ -407,8 +407,14 @@ impl NaiveDecoder<'_> {
             weights = weights.broadcast_div(&(weights.sum_keepdim(1)? + f64::from(mixture.routing.epsilon))?)?;
         }
         weights = (weights * f64::from(mixture.routing.factor))?;
+        self.sum_of_experts(&x, &weights, &format!("{layer}.{folder}"))?.reshape((b, t, d))
+    }
+
+    /// Computes all experts of this module for all rows `x: [N, D]`, times their weights `[N, E]`.
+    pub(super) fn sum_of_experts(&self, x: &Tensor, weights: &Tensor, module: &str) -> Result<Tensor> {
+        let Some(mixture) = self.a.mixture.as_ref() else { candle_core::bail!("no experts") };
         let first = if self.a.gated { "gate_up_proj" } else { "up_proj" };
-        let (wide, down) = (format!("{layer}.{folder}.experts.{first}"), format!("{layer}.{folder}.experts.down_proj"));
+        let (wide, down) = (format!("{module}.experts.{first}"), format!("{module}.experts.down_proj"));
         let matrix = |stack: &str, expert: usize| -> Result<Tensor> {
             let w = self.var(&format!("{stack}.weight")).get(expert)?;
             let part = |part: &str| self.vars.get(&format!("{stack}.{part}.weight"));
@@ -421,8 +427,8 @@ impl NaiveDecoder<'_> {
             Some(biases) => y.broadcast_add(&biases.get(expert)?),
             None => Ok(y),
         };
-        let through = |x: &Tensor, part: &str| self.linear(x, &format!("{layer}.mixer.{part}_latent_proj"));
-        let x = if mixture.latent.is_some() { through(&x, "fc1")? } else { x };
+        let through = |x: &Tensor, part: &str| self.linear(x, &format!("{module}.{part}_latent_proj"));
+        let x = if mixture.latent.is_some() { through(x, "fc1")? } else { x.clone() };
         let mut sum = x.zeros_like()?;
         let inputs = self.a.family == Family::Llama4;
         for expert in 0..mixture.experts {
@@ -437,19 +443,20 @@ impl NaiveDecoder<'_> {
                     let (gate, up) = (gate.minimum(f64::from(limit))?, up.clamp(-limit, limit)?);
                     (&gate * sigmoid(&(&gate * f64::from(alpha))?)?)? * (up + 1.0)?
                 }
+                Activation::GeluTanh => gate.gelu()? * up,
                 _ => gate.silu()? * up,
             }?;
             let y = biased(active.matmul(&matrix(&down, expert)?.t()?)?, &down, expert)?;
             sum = (sum + if inputs { y } else { y.broadcast_mul(&weight)? })?;
         }
-        let sum = if mixture.latent.is_some() { through(&sum, "fc2")? } else { sum };
-        sum.reshape((b, t, d))
+        if mixture.latent.is_some() { through(&sum, "fc2") } else { Ok(sum) }
     }
 
-    /// Computes the MLP, or the experts, or both.
-    fn fed(&self, x: &Tensor, layer: &str, l: usize) -> Result<Tensor> {
+    /// Computes the MLP, or the experts, or both, given normalised rows `x` of `source`.
+    fn fed(&self, (x, source): (&Tensor, &Tensor), layer: &str, l: usize) -> Result<Tensor> {
         match self.a.mixture.as_ref().filter(|mixture| mixture.sparse[l]) {
             None => self.unit(x, layer),
+            Some(mixture) if mixture.normed => self.fed_apart(x, source, layer),
             Some(mixture) if mixture.shared.is_some() => self.shared(x, layer)? + self.experts(x, layer)?,
             Some(_) => self.experts(x, layer),
         }
@@ -477,7 +484,7 @@ impl NaiveDecoder<'_> {
         }
     }
 
-    fn unit(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
+    pub(super) fn unit(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
         let folder = match self.a.family {
             Family::Llama4 => "feed_forward",
             Family::NemotronH => "mixer",
@@ -541,7 +548,7 @@ impl NaiveDecoder<'_> {
             let norm = |x: &Tensor, name: &str| self.norm_if(x, &format!("{layer}.{name}"));
             let [first, attended, before, fed] = norms_of(a.family);
             if a.feeds(l) && !a.mixes(l) {
-                x = (&x + self.fed(&norm(&x, before)?, &layer, l)?)?;
+                x = (&x + self.fed((&norm(&x, before)?, &x), &layer, l)?)?;
                 continue;
             }
             let read = norm(&x, first)?;
@@ -558,7 +565,7 @@ impl NaiveDecoder<'_> {
                 continue;
             }
             let read = if a.parallel { &x } else { &middle };
-            let y = norm(&self.fed(&norm(read, before)?, &layer, l)?, fed)?;
+            let y = norm(&self.fed((&norm(read, before)?, read), &layer, l)?, fed)?;
             let input = inputs.as_ref().map(|all| all.narrow(2, l, 1)?.squeeze(2)).transpose()?;
             x = self.ended((middle + (y * residual)?)?, &layer, input)?;
         }

@@ -48,6 +48,22 @@ impl NaiveDecoder<'_> {
         self.linear(&y.reshape((b, t, h.heads * h.head_dim))?, &name("o_proj"))
     }
 
+    /// Computes an MLP, and experts beside it that read and write by norms of their own, given normalised rows `x` of `source`.
+    pub(super) fn fed_apart(&self, x: &Tensor, source: &Tensor, layer: &str) -> Result<Tensor> {
+        let ((b, t, d), name) = (source.dims3()?, |part: &str| format!("{layer}.{part}"));
+        let rows = source.reshape((b * t, d))?;
+        let normed = rows.broadcast_div(&(rows.sqr()?.mean_keepdim(D::Minus1)? + self.a.norm_eps)?.sqrt()?)?;
+        let read = (normed.broadcast_mul(self.var(&name("router.scale")))? / (d as f64).sqrt())?;
+        let (p, chosen) = self.scored(&self.linear(&read, &name("router.proj"))?, layer)?;
+        self.routed.borrow_mut().push((p.clone(), chosen.clone()));
+        let weights = (p * chosen)?;
+        let weights = weights.broadcast_div(&weights.sum_keepdim(1)?)?;
+        let weights = weights.broadcast_mul(self.var(&name("router.per_expert_scale")))?;
+        let experts = self.sum_of_experts(&self.norm(&rows, &name("pre_feedforward_layernorm_2"))?, &weights, layer)?;
+        let experts = self.norm(&experts, &name("post_feedforward_layernorm_2"))?.reshape((b, t, d))?;
+        self.norm(&self.unit(x, layer)?, &name("post_feedforward_layernorm_1"))? + experts
+    }
+
     /// Returns all layers' own inputs, `[B, T, L, P]`, given the tokens and the first layer's input.
     pub(super) fn inputs_of_layers(&self, ids: &Tensor, x: &Tensor) -> Result<Option<Tensor>> {
         let Some(width) = self.a.layer_input_width() else { return Ok(None) };

@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from Llama.
 
 /// Folder names of the fixtures.
-pub const FAMILIES: [&str; 49] = [
+pub const FAMILIES: [&str; 50] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -49,12 +49,13 @@ pub const FAMILIES: [&str; 49] = [
     "nemotron_h_dense",
     "gemma4",
     "gemma4_dense",
+    "gemma4_moe",
     "gemma4_unified",
     "gemma4_vision",
 ];
 
 /// Fixtures that devices have no kernels for.
-const OF_THE_CPU: [&str; 27] = [
+const OF_THE_CPU: [&str; 28] = [
     "cohere2",
     "deepseek_v2",
     "deepseek_v2_greedy",
@@ -63,6 +64,7 @@ const OF_THE_CPU: [&str; 27] = [
     "ernie4_5",
     "gemma4",
     "gemma4_dense",
+    "gemma4_moe",
     "gemma4_unified",
     "gemma4_vision",
     "glm4",

@@ -60,10 +60,11 @@ impl LayerWeights {
     /// Returns the experts' stacked matrices that an adapter can apply to.
     fn stacks(&mut self, names: &'static TensorNames) -> Vec<(&'static str, &mut Linear)> {
         let Some((experts, names)) = self.experts.as_mut().zip(names.experts) else { return Vec::new() };
-        vec![(names.wide, &mut experts.wide), (names.down, &mut experts.down), (names.router[0], &mut experts.router)]
+        let router = (!names.adapts_router).then_some((names.router[0], &mut experts.router));
+        [(names.wide, &mut experts.wide), (names.down, &mut experts.down)].into_iter().chain(router).collect()
     }
 
-    /// Returns the linear maps that an adapter can apply to, except those of experts.
+    /// Returns the linear maps that an adapter can apply to, except those of experts. A router counts if it is a linear layer for peft.
     fn linears(&mut self, names: &'static TensorNames) -> Vec<(&'static str, &mut Linear)> {
         let inputs = self.input_names(names);
         let Self { qkv, attention, o, unit, experts, recurrent, end, .. } = self;
@@ -81,6 +82,9 @@ impl LayerWeights {
         }
         if let Some(LayerInputMaps { gate, projection }) = end.as_mut().and_then(LayerEnd::maps_mut) {
             all.extend(STAGE_MAPS.into_iter().zip([gate, projection]));
+        }
+        if let Some((experts, names)) = experts.as_mut().zip(names.experts.filter(|names| names.adapts_router)) {
+            all.push((names.router[0], &mut experts.router));
         }
         all
     }
@@ -109,7 +113,8 @@ impl Architecture {
         let mixers = [true, false].into_iter().filter(has).flat_map(of_kind);
         let mixers = self.latent_modules().unwrap_or_else(|| mixers.collect());
         let of_inputs = STAGE_MAPS.into_iter().chain([PROJECTION]).filter(|_| self.layer_input_width().is_some());
-        for name in mixers.into_iter().chain(of_unit.copied()).chain(of_inputs) {
+        let router = names.experts.filter(|names| names.adapts_router && self.mixture.is_some()).map(|names| names.router[0]);
+        for name in mixers.into_iter().chain(of_unit.copied()).chain(of_inputs).chain(router) {
             let module = name.rsplit_once('.').map_or(name, |(_, module)| module);
             if !all.contains(&module) {
                 all.push(module);

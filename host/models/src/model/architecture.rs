@@ -319,7 +319,7 @@ impl Architecture {
         let mixture = self.mixture.as_ref().filter(|mixture| mixture.sparse[layer]);
         let wider = self.varied.as_ref().is_some_and(|varied| varied.double_wide && varied.sources[layer].is_some());
         let usual = self.intermediate_size * if wider { 2 } else { 1 };
-        mixture.and_then(|mixture| mixture.shared).unwrap_or(usual)
+        mixture.filter(|mixture| !mixture.normed).and_then(|mixture| mixture.shared).unwrap_or(usual)
     }
 
     /// Returns whether the shared MLP of layers with experts has a gate for each token.

@@ -4,7 +4,7 @@
 //! gradient has passed.
 
 use super::backward::{GradientSlot, apply_backward, apply_backward_into};
-use super::experts::{ExpertBalance, experts_backward};
+use super::experts::ExpertBalance;
 use super::forest_mixer::ForestMixer;
 use super::layer::{self, GateUpActivations, LayerActivations, LinearMap, RowSelector, all_round, multiplied};
 use super::layer_projections::LayerProjections;
@@ -101,7 +101,7 @@ pub(super) struct BackwardContext<'a> {
     /// The layer's number.
     pub i: usize,
     pub maps: &'a LayerProjections<MaskedLinear<'a>>,
-    balance: Option<&'a ExpertBalance>,
+    pub balance: Option<&'a ExpertBalance>,
     pub sources: &'a PassSources,
 }
 
@@ -401,7 +401,7 @@ impl Decoder {
                 if self.weights.layers[i].end.is_some() {
                     self.layer_with(i, maps.each(), sources, rows)?.output(&mut kept)?;
                 } else if self.weights.layers[i].added_norm.is_some() {
-                    kept.lowered = Some(self.layer_of(i, maps.each()).fed(&kept)?);
+                    kept.lowered = Some(self.layer_of(i, maps.each()).fed(&mut kept)?);
                 }
                 self.stored(kept)?
             }
@@ -479,16 +479,16 @@ impl Decoder {
         d_source: &Tensor,
         g: &LayerWeights<GradientSlot>,
     ) -> Result<()> {
-        let &BackwardContext { i, maps, balance, .. } = here;
+        let &BackwardContext { i, maps, .. } = here;
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
         let d_lowered = self.added_backward(d_out, w.added_norm.as_ref(), kept.lowered.as_ref(), &g.added_norm)?;
         let norm = w.before_mlp(a);
         let g_norm = if w.mlp_norm.is_some() { &g.mlp_norm } else { &g.input_norm };
         let h = a.normed_for(maps.each().mlp_rounds(), source, norm)?;
+        let (of_experts, d_unit) = self.experts_of_layer_backward(here, kept, (&h, source), &d_lowered, d_source, g)?;
         let unit = maps.unit.as_ref().zip(kept.unit.as_ref()).zip(g.unit.as_ref());
-        let mut dh = unit.map(|((maps, kept), g)| self.unit_backward(maps, kept, &h, &d_lowered, g)).transpose()?;
-        if let Some(((maps, kept), g)) = maps.experts.as_ref().zip(kept.experts.as_ref()).zip(g.experts.as_ref()) {
-            let more = experts_backward(a, maps, kept, &h, &d_lowered, (g, balance))?;
+        let mut dh = unit.map(|((maps, kept), g)| self.unit_backward(maps, kept, &h, &d_unit, g)).transpose()?;
+        if let Some(more) = of_experts {
             dh.as_ref().map_or(Ok(()), |dh| ops::add_into(&more, dh))?;
             dh = Some(more);
         }

@@ -209,7 +209,7 @@ impl DeviceModel<'_> {
     fn fed(&self, i: usize, h: &Tensor) -> ops::Result<Tensor> {
         let maps = MaskedLinear::for_layer(self.decoder.weights.layers[i].maps(), self.decoder.precision, self.how, i, false);
         let layer = self.decoder.layer_of(i, maps.each());
-        let FeedForwardActivations { unit, experts } = layer.widened(h)?;
+        let FeedForwardActivations { unit, experts } = layer.widened(h, h)?;
         layer.narrowed(h, unit.as_ref(), experts.as_ref())
     }
 

@@ -1,27 +1,38 @@
 //! Experts of a pass: their gradients and how evenly they are used.
 
-use super::backward::{apply_backward, apply_backward_into};
+use super::backward::{GradientSlot, apply_backward, apply_backward_into};
+use super::expert_norms::ExpertInputs;
+use super::expert_weights::Experts;
 use super::layer::{ExpertActivations, GateUpActivations, LinearMap};
 use super::masked_linear::MaskedLinear;
 use super::mixture::Mixture;
-use super::weights::{Experts, Linear};
+use super::weights::Linear;
 use super::{Architecture, Result};
 use crate::ops::experts::{self, RouterGradient, Routes};
 use crate::ops::{self, Forest, activation, columns};
 use candle_core::Tensor;
 
-/// Adds the gradients of the experts' parameters to `grads` and returns that of their input `h`, given that of their output.
+/// Tensors to which the gradients of experts are added.
+pub(super) struct ExpertGradients<'a> {
+    /// Gradients of the linear maps.
+    pub maps: &'a Experts<Linear<GradientSlot>>,
+    /// Gradient of the factors of experts' weights, if there are some and they are trained.
+    pub factors: Option<&'a Tensor>,
+}
+
+/// Adds the gradients of the experts' parameters to `grads` and returns those of what the router and they read, given that of their output.
 pub(super) fn experts_backward(
     a: &Architecture,
     maps: &Experts<MaskedLinear<'_>>,
     kept: &ExpertActivations,
-    h: &Tensor,
+    inputs: &ExpertInputs,
     d_out: &Tensor,
-    (grads, balance): (&Experts<Linear<Option<Tensor>>>, Option<&ExpertBalance>),
-) -> Result<Tensor> {
+    (slots, balance): (ExpertGradients<'_>, Option<&ExpertBalance>),
+) -> Result<ExpertInputs> {
     let ExpertActivations { routes, wide: GateUpActivations { gate, up, .. } } = kept;
+    let (h, ExpertGradients { maps: grads, factors }) = (&inputs.experts, slots);
     if let Some(mixture) = a.mixture.as_ref().filter(|mixture| mixture.weighs_inputs) {
-        return weighed_backward(a, mixture, (maps, grads), kept, (h, d_out));
+        return Ok(ExpertInputs { experts: weighed_backward(a, mixture, (maps, grads), kept, (h, d_out))?, router: None });
     }
     let active = activation::forward(gate, up.as_ref(), a.activation, false)?;
     let latent = maps.latent.as_ref().zip(grads.latent.as_ref());
@@ -51,8 +62,15 @@ pub(super) fn experts_backward(
         routes.add_bias_gradients(&d_wide, d_biases)?;
     }
     maps.wide.grouped_weight_backward(|| ops::gather_rows(&read, routes.tokens()), &d_wide, &grads.wide, routes)?;
+    if let Some(d_factors) = factors {
+        routes.backward_factors(&d_weights, d_factors)?;
+    }
     let d_logits = routes.backward(&d_weights, balance.and_then(ExpertBalance::slope), h)?;
-    let dh = apply_backward(&maps.router, h, &d_logits, &grads.router)?;
+    let d_router = apply_backward(&maps.router, inputs.router.as_ref().unwrap_or(h), &d_logits, &grads.router)?;
+    let (dh, d_router) = match inputs.router {
+        None => (d_router, None),
+        Some(_) => (ops::zeros_like(h)?, Some(d_router)),
+    };
     let d_rows = maps.wide.grouped_input_backward(&d_wide, routes)?;
     match latent {
         None => routes.gather_into(&dh, &d_rows, false)?,
@@ -62,7 +80,7 @@ pub(super) fn experts_backward(
             apply_backward_into(first, h, &d_read, g_first, &dh)?;
         }
     }
-    Ok(dh)
+    Ok(ExpertInputs { experts: dh, router: d_router })
 }
 
 /// Computes the gradients of experts whose weights apply to their inputs. Such experts have no biases and no auxiliary loss.

@@ -1,9 +1,9 @@
 //! The families of decoders: their names and their features.
 
 use super::names::{
-    COHERE, DEEPSEEK_V2, DEEPSEEK_V3, GEMMA, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, LFM2, LFM2_MOE,
-    LLAMA, LLAMA4, MIXTRAL, NEMOTRON_H, NEOX, OLMO, PHI, QWEN_MOE, QWEN2_MOE, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT, STARCODER,
-    TensorNames,
+    COHERE, DEEPSEEK_V2, DEEPSEEK_V3, GEMMA, GEMMA4, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_HYBRID, GRANITE_MOE, HUNYUAN, LFM2,
+    LFM2_MOE, LLAMA, LLAMA4, MIXTRAL, NEMOTRON_H, NEOX, OLMO, PHI, QWEN_MOE, QWEN2_MOE, QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT,
+    STARCODER, TensorNames,
 };
 use crate::ops::rope::RopePairing;
 
@@ -259,18 +259,18 @@ pub const FAMILIES: &[FamilyDescription] = &[
         name: "Gemma 4",
         features: "as Gemma 3, with plain weights of norms, a norm of values, unscaled scores and a factor of each layer's output; other \
                    heads and partial RoPE in layers that see everything, where keys may serve as values; if configured, last layers that \
-                   read keys and values of earlier ones, and an embedding for each layer; no experts",
+                   read keys and values of earlier ones, an embedding for each layer, and experts beside MLPs",
         positions: 131_072,
         theta: 1e6,
         tied: true,
-        names: &GEMMA,
+        names: &GEMMA4,
         ..COMMON
     },
     FamilyDescription {
         family: Family::Gemma4Unified,
         model_type: "gemma4_unified_text",
         name: "Gemma 4 Unified",
-        features: "as Gemma 4, without embeddings for each layer",
+        features: "as Gemma 4, without embeddings for each layer and experts",
         positions: 262_144,
         theta: 1e6,
         tied: true,

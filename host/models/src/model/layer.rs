@@ -3,11 +3,13 @@
 //! `forest_mixer.rs` compute its gradient, `costs.rs` its cost, and `device_decoder.rs` runs it on a device as fused kernels.
 
 use super::end_activations::EndActivations;
+use super::expert_norms::ExpertInputs;
+use super::expert_weights::{ExpertParameters, Experts};
 use super::layer_projections::LayerProjections;
 use super::mixer::{self, AttentionOutput, MixerActivations, TokenMixer};
 use super::recurrent_weights::RecurrentWeights;
 use super::switches::{HeadNorms, NormKind};
-use super::weights::{Experts, LayerWeights as Norms, MlpProjections, NormWeights};
+use super::weights::{LayerWeights as Norms, MlpProjections, NormWeights};
 use super::{Architecture, Result};
 use crate::ops::experts::Routes;
 use crate::ops::rope::{Positions, Rotation};
@@ -102,6 +104,8 @@ pub(super) struct LayerActivations {
     pub middle: Tensor,
     pub unit: Option<GateUpActivations>,
     pub experts: Option<ExpertActivations>,
+    /// Outputs of the MLP and of the experts, if both have norms and [`DecoderLayer::output`] was called.
+    pub apart: Option<[Tensor; 2]>,
     /// Sum of the MLP's and the experts' outputs before its norm, if it has one and [`DecoderLayer::output`] was called.
     pub lowered: Option<Tensor>,
     /// Activations of the stage that reads the layer's own input, if it has one and [`DecoderLayer::output`] was called.
@@ -113,6 +117,11 @@ impl GateUpActivations {
         let up = self.up.map(|up| ops::cast(&up, dtype)).transpose()?;
         Ok(Self { gate: ops::cast(&self.gate, dtype)?, up, share: self.share })
     }
+}
+
+/// Converts both outputs of an MLP and of experts.
+fn both(outputs: Option<[Tensor; 2]>, to: impl Fn(Tensor) -> ops::Result<Tensor>) -> ops::Result<Option<[Tensor; 2]>> {
+    outputs.map(|[of_unit, of_experts]| Ok([to(of_unit)?, to(of_experts)?])).transpose()
 }
 
 impl LayerActivations {
@@ -139,7 +148,7 @@ impl LayerActivations {
     /// Converts all parts to f32 except the normalisers and what products, recurrences and the activation function read.
     pub(super) fn in_f32(self) -> ops::Result<Self> {
         let to = |t: Tensor| ops::cast(&t, DType::F32);
-        let Self { input, mixed, out, projected, middle, unit, experts, lowered, end } = self;
+        let Self { input, mixed, out, projected, middle, unit, experts, apart, lowered, end } = self;
         let routed =
             |ExpertActivations { routes, wide }| Ok::<_, ops::Error>(ExpertActivations { routes, wide: wide.cast(DType::F32)? });
         let [input, out, middle] = Self::cast_rows([input, out, middle], |out| Ok(out.clone()), DType::F32)?;
@@ -151,6 +160,7 @@ impl LayerActivations {
             middle,
             unit,
             experts: experts.map(routed).transpose()?,
+            apart: both(apart, to)?,
             lowered: lowered.map(to).transpose()?,
             end: end.map(EndActivations::in_f32).transpose()?,
         })
@@ -159,7 +169,7 @@ impl LayerActivations {
     /// Converts all parts except the normalisers.
     pub(super) fn cast(self, dtype: DType) -> ops::Result<Self> {
         let to = |t: Tensor| ops::cast(&t, dtype);
-        let Self { input, mixed, out, projected, middle, unit, experts, lowered, end } = self;
+        let Self { input, mixed, out, projected, middle, unit, experts, apart, lowered, end } = self;
         let [input, out, middle] = Self::cast_rows([input, out, middle], |out| ops::cast(out, dtype), dtype)?;
         Ok(Self {
             input,
@@ -173,6 +183,7 @@ impl LayerActivations {
                     Ok::<_, ops::Error>(ExpertActivations { routes, wide: wide.cast(dtype)? })
                 })
                 .transpose()?,
+            apart: both(apart, to)?,
             lowered: lowered.map(to).transpose()?,
             end: end.map(|end| end.cast(dtype)).transpose()?,
         })
@@ -180,10 +191,14 @@ impl LayerActivations {
 
     /// Returns the bytes of all parts.
     pub(super) fn bytes(&self) -> usize {
-        let Self { input, mixed, out, projected, middle, unit, experts, lowered, end } = self;
+        let Self { input, mixed, out, projected, middle, unit, experts, apart, lowered, end } = self;
         let wide = unit.iter().chain(experts.iter().map(|routed| &routed.wide));
         let wide = wide.flat_map(|GateUpActivations { gate, up, share }| std::iter::once(gate).chain(up).chain(share));
-        let more = [projected, lowered].into_iter().flatten().chain(end.iter().flat_map(EndActivations::parts));
+        let more = [projected, lowered]
+            .into_iter()
+            .flatten()
+            .chain(apart.iter().flatten())
+            .chain(end.iter().flat_map(EndActivations::parts));
         let own = [out, middle].into_iter().filter(|t| t.id() != input.id());
         [input].into_iter().chain(own).chain(mixed.parts()).chain(wide).chain(more).map(super::weights::bytes).sum()
     }
@@ -280,17 +295,19 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         ops::add_into(&middle, &residual)?;
         let source = if a.parallel { &residual } else { &middle };
         let h = a.normed_for(maps.mlp_rounds(), source, norms.before_mlp(a))?;
-        let FeedForwardActivations { unit, experts } = self.widened(&h)?;
-        Ok(LayerActivations { input: x, mixed, out: result, projected, middle, unit, experts, lowered: None, end: None })
+        let FeedForwardActivations { unit, experts } = self.widened(&h, source)?;
+        let (apart, lowered, end) = (None, None, None);
+        Ok(LayerActivations { input: x, mixed, out: result, projected, middle, unit, experts, apart, lowered, end })
     }
 
     /// Runs a layer without attention and without a recurrence, except its last product.
     fn unmixed(&self, x: Tensor, further: Option<&RowSelector<'_>>) -> Result<LayerActivations> {
         let middle = further.map_or_else(|| Ok(x.clone()), |rows| rows(&x, &x).map(|(_, x)| x))?;
         let h = self.architecture.normed_for(self.maps.mlp_rounds(), &middle, self.norms.before_mlp(self.architecture))?;
-        let FeedForwardActivations { unit, experts } = self.widened(&h)?;
-        let (mixed, out) = (MixerActivations::Absent, x.clone());
-        Ok(LayerActivations { input: x, mixed, out, projected: None, middle, unit, experts, lowered: None, end: None })
+        let FeedForwardActivations { unit, experts } = self.widened(&h, &middle)?;
+        let (mixed, out, projected) = (MixerActivations::Absent, x.clone(), None);
+        let (apart, lowered, end) = (None, None, None);
+        Ok(LayerActivations { input: x, mixed, out, projected, middle, unit, experts, apart, lowered, end })
     }
 
     /// Runs attention or the recurrence on the results of its projections. Returns the activations that the gradient needs, and the result.
@@ -345,30 +362,46 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         Ok((MixerActivations::Attention(kept), gated))
     }
 
-    /// Computes the gate and up projections of the MLP and the experts on normalised rows.
-    pub(super) fn widened(&self, h: &Tensor) -> ops::Result<FeedForwardActivations> {
+    /// Computes the gate and up projections of the MLP and the experts on normalised rows `h` of `source`.
+    pub(super) fn widened(&self, h: &Tensor, source: &Tensor) -> ops::Result<FeedForwardActivations> {
         let (maps, widths) = (&self.maps, self.architecture.mlp_widths());
         let of_unit = |unit: &MlpProjections<&P>| {
             let share = unit.gate.map(|gate| gate.product(h)).transpose()?;
             Ok::<_, ops::Error>(GateUpActivations { share, ..wide(products(&unit.wide, h, &widths)?)? })
         };
         let unit = maps.unit.as_ref().map(of_unit).transpose()?;
-        Ok(FeedForwardActivations { unit, experts: maps.experts.as_ref().map(|experts| self.routed(experts, h)).transpose()? })
+        let experts = maps.experts.as_ref().map(|experts| self.routed(experts, h, source)).transpose()?;
+        Ok(FeedForwardActivations { unit, experts })
     }
 
-    /// Routes rows to experts and computes their gate and up projections.
-    fn routed(&self, maps: &Experts<&P>, h: &Tensor) -> ops::Result<ExpertActivations> {
+    /// Routes rows to experts and computes their gate and up projections, given normalised rows `h` of `source`.
+    fn routed(&self, maps: &Experts<&P>, h: &Tensor, source: &Tensor) -> ops::Result<ExpertActivations> {
         let mixture = self.architecture.mixture.as_ref().ok_or_else(none)?;
-        let routes = Routes::new(&maps.router.product(h)?, mixture.routing, self.norms.correction.as_ref())?;
-        let read = maps.latent.map_or_else(|| Ok(h.clone()), |[first, _]| first.product(h))?;
+        let ExpertParameters { correction, norms } = &self.norms.routing;
+        let ExpertInputs { experts, router } = self.architecture.expert_inputs(norms.as_ref(), h, source)?;
+        let logits = maps.router.product(router.as_ref().unwrap_or(&experts))?;
+        let routes = Routes::new(&logits, mixture.routing, correction.as_ref())?;
+        let routes = match norms {
+            Some(norms) => routes.with_factors(&norms.factors)?,
+            None => routes,
+        };
+        let read = maps.latent.map_or_else(|| Ok(experts.clone()), |[first, _]| first.product(&experts))?;
         let all = maps.wide.grouped(&mixture.rows(&routes, &read)?, &routes)?;
         let parts = if self.architecture.gated { columns::split(&all, &[mixture.width; 2])? } else { vec![all] };
         Ok(ExpertActivations { routes, wide: wide(parts)? })
     }
 
-    /// Returns the sum of the MLP's and the experts' outputs.
-    pub(super) fn fed(&self, kept: &LayerActivations) -> Result<Tensor> {
-        Ok(self.narrowed(&kept.middle, kept.unit.as_ref(), kept.experts.as_ref())?)
+    /// Returns the sum of the MLP's and the experts' outputs, each after its norm if both have one; then the outputs are stored.
+    pub(super) fn fed(&self, kept: &mut LayerActivations) -> Result<Tensor> {
+        let Some(norms) = self.norms.routing.norms.as_ref().filter(|_| kept.experts.is_some()) else {
+            return Ok(self.narrowed(&kept.middle, kept.unit.as_ref(), kept.experts.as_ref())?);
+        };
+        let of_unit = self.narrowed(&kept.middle, kept.unit.as_ref(), None)?;
+        let of_experts = self.narrowed(&kept.middle, None, kept.experts.as_ref())?;
+        let sum = self.architecture.normed_by(&of_unit, &norms.unit)?;
+        ops::add_into(&sum, &self.architecture.normed_by(&of_experts, &norms.output)?)?;
+        kept.apart = Some([of_unit, of_experts]);
+        Ok(sum)
     }
 
     /// Returns the sum of the MLP's and the experts' outputs, given their gate and up projections, in rows like those of `like: [M, D]`.

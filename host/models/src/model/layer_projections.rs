@@ -1,7 +1,8 @@
 //! The linear maps of a layer.
 
+use super::expert_weights::Experts;
 use super::layer_input_weights::{LayerEnd, LayerInputMaps};
-use super::weights::{Experts, LatentProjections, LayerWeights, Linear, MlpProjections};
+use super::weights::{LatentProjections, LayerWeights, Linear, MlpProjections};
 use crate::ops;
 
 /// The linear maps of a layer; those with the same input may be joined.
@@ -60,7 +61,8 @@ impl<P> LayerProjections<P> {
         });
         let inputs = self.qkv.into_iter().enumerate().map(|(i, map)| (number_of_input(i), map));
         let end = self.end.into_iter().flat_map(|maps| NUMBERS_OF_END.into_iter().zip(maps.all()));
-        inputs.chain(self.o.map(|map| (3, map))).chain(unit).chain(latent).chain(end)
+        let router = self.experts.map(|experts| (NUMBER_OF_ROUTER, experts.router));
+        inputs.chain(self.o.map(|map| (3, map))).chain(unit).chain(latent).chain(end).chain(router)
     }
 
     /// Returns the maps in one list.
@@ -91,6 +93,9 @@ pub(super) const NUMBERS_OF_LATENT: [usize; 2] = [2, 7];
 
 /// Numbers of the maps of the stage that reads a layer's own input.
 pub(super) const NUMBERS_OF_END: [usize; 2] = [8, 9];
+
+/// Number of the map of a router.
+pub(super) const NUMBER_OF_ROUTER: usize = 10;
 
 /// Returns the number of a projection before attention or a recurrence. The fourth is numbered after all other maps.
 pub(super) fn number_of_input(i: usize) -> usize {

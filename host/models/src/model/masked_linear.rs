@@ -1,10 +1,11 @@
 //! Linear maps of training and scoring: with dropout and magnitudes.
 
+use super::expert_weights::Experts;
 use super::layer::LinearMap;
 use super::layer_input_weights::LayerInputMaps;
-use super::layer_projections::{LayerProjections, NUMBERS_OF_END, NUMBERS_OF_LATENT, number_of_input};
+use super::layer_projections::{LayerProjections, NUMBER_OF_ROUTER, NUMBERS_OF_END, NUMBERS_OF_LATENT, number_of_input};
 use super::pass_options::PassOptions;
-use super::weights::{Experts, LatentProjections, Linear, MlpProjections};
+use super::weights::{LatentProjections, Linear, MlpProjections};
 use crate::ops::dropout::DropoutMask;
 use crate::ops::experts::{self, Routes};
 use crate::ops::low_rank::LowRankAdapter;
@@ -50,11 +51,11 @@ impl<'a> MaskedLinear<'a> {
                 down: with(unit.down, 6, true),
                 gate: unit.gate.map(|linear| Self { linear, mask: None, lengths: None, precision }),
             }),
-            // Adapters of experts have no dropout and no magnitudes.
+            // Adapters of experts have no dropout and no magnitudes. That of a router may, if it is a linear layer.
             experts: maps.experts.map(|Experts { router, wide, down, latent }| {
                 let plain = |linear| Self { linear, mask: None, lengths: None, precision };
                 Experts {
-                    router: plain(router),
+                    router: with(router, NUMBER_OF_ROUTER, true),
                     wide: plain(wide),
                     down: plain(down),
                     latent: latent.map(|maps| maps.map(plain)),

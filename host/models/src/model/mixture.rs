@@ -39,6 +39,8 @@ pub struct Mixture {
     pub corrected: bool,
     /// Whether weights apply to the experts' inputs instead of their outputs.
     pub weighs_inputs: bool,
+    /// Whether experts and the MLP beside them have norms of their own, and experts' weights a factor each.
+    pub normed: bool,
     /// Whether each layer has experts.
     pub sparse: Vec<bool>,
     /// Width of the shared MLP that every token goes through, if there is one.
@@ -63,8 +65,8 @@ impl Mixture {
         (layers, blocks): (usize, Option<&[LayerBlock]>),
     ) -> std::result::Result<Option<Self>, String> {
         use Family::{
-            DeepseekV2, DeepseekV3, Glm4Moe, GptOss, GraniteMoe, GraniteMoeHybrid, GraniteMoeShared, Lfm2Moe, Llama4, Mixtral,
-            NemotronH, Olmoe, Qwen2Moe, Qwen3_5Moe, Qwen3Moe, Qwen3Next,
+            DeepseekV2, DeepseekV3, Gemma4, Glm4Moe, GptOss, GraniteMoe, GraniteMoeHybrid, GraniteMoeShared, Lfm2Moe, Llama4,
+            Mixtral, NemotronH, Olmoe, Qwen2Moe, Qwen3_5Moe, Qwen3Moe, Qwen3Next,
         };
         let (key, experts, chosen, coefficient) = match family {
             Qwen3Moe => (if config.has("num_experts") { "num_experts" } else { "num_local_experts" }, 128, 8, 0.001),
@@ -80,15 +82,17 @@ impl Mixture {
             Olmoe => ("num_experts", 64, 8, 0.01),
             Llama4 => ("num_local_experts", 16, 1, 0.0),
             GptOss => ("num_local_experts", 128, 4, 0.001),
+            Gemma4 if has_experts_beside(config)? => ("num_experts", 0, 0, 0.0),
             GraniteMoe | GraniteMoeHybrid | GraniteMoeShared | Mixtral => ("num_local_experts", 8, 2, 0.001),
             _ => return Ok(None),
         };
         refuse_null(config, family)?;
         let experts = config.count(key, MOST_EXPERTS)?.unwrap_or(experts);
-        let chosen = config.count("num_experts_per_tok", MOST_EXPERTS)?.unwrap_or(chosen);
+        let chosen_key = if family == Gemma4 { "top_k_experts" } else { "num_experts_per_tok" };
+        let chosen = config.count(chosen_key, MOST_EXPERTS)?.unwrap_or(chosen);
         let width = width(config, family)?;
         // transformers has no such loss for these families, whatever the configuration says.
-        let has_none = matches!(family, DeepseekV2 | DeepseekV3 | Lfm2Moe | Llama4 | NemotronH);
+        let has_none = matches!(family, DeepseekV2 | DeepseekV3 | Gemma4 | Lfm2Moe | Llama4 | NemotronH);
         let given = config.number("router_aux_loss_coef")?.filter(|_| !has_none);
         let coefficient = given.unwrap_or(coefficient);
         // A run uses router_aux_loss_coef instead, as in TRL.
@@ -104,11 +108,11 @@ impl Mixture {
             return Ok(None);
         }
         if chosen == 0 {
-            let given = if config.has("num_experts_per_tok") { "0" } else { "missing" };
-            return Err(format!("num_experts_per_tok is {given}; it must be a whole number from 1 to {key} {experts}"));
+            let given = if config.get(chosen_key).is_some() { "0" } else { "missing" };
+            return Err(format!("{chosen_key} is {given}; it must be a whole number from 1 to {key} {experts}"));
         }
         if chosen > experts {
-            return Err(format!("num_experts_per_tok {chosen} is more than {key} {experts}"));
+            return Err(format!("{chosen_key} {chosen} is more than {key} {experts}"));
         }
         let routing = routing(config, family, experts, chosen)?;
         if !(0.0..=1e6).contains(&coefficient) {
@@ -120,10 +124,34 @@ impl Mixture {
             _ => matches!(family, DeepseekV3 | Glm4Moe | NemotronH),
         };
         let weighs_inputs = family == Llama4;
-        let has_aux_loss = routing.scores == RouterScoring::Softmax && family != DeepseekV2;
+        let has_aux_loss = routing.scores == RouterScoring::Softmax && !matches!(family, DeepseekV2 | Gemma4);
+        let normed = family == Gemma4;
         let latent = if family == NemotronH { config.size("moe_latent_size", MOST_INTERMEDIATE)? } else { None };
-        Ok(Some(Self { experts, width, routing, latent, corrected, weighs_inputs, sparse, shared, coefficient, has_aux_loss }))
+        Ok(Some(Self {
+            experts,
+            width,
+            routing,
+            latent,
+            corrected,
+            weighs_inputs,
+            normed,
+            sparse,
+            shared,
+            coefficient,
+            has_aux_loss,
+        }))
     }
+}
+
+/// Returns whether a Gemma 4 has experts. Their keys have no effect otherwise.
+fn has_experts_beside(config: &ConfigObject) -> std::result::Result<bool, String> {
+    let has = config.flag("enable_moe_block")?.unwrap_or(false);
+    if !has {
+        ["num_experts", "top_k_experts", "moe_intermediate_size"].iter().for_each(|key| {
+            config.get(key);
+        });
+    }
+    Ok(has)
 }
 
 /// Refuses numbers of experts that are null, with which transformers can't build a DeepSeek.
@@ -174,8 +202,9 @@ fn routing(config: &ConfigObject, family: Family, experts: usize, chosen: usize)
 
 /// Reads the width of each expert.
 fn width(config: &ConfigObject, family: Family) -> std::result::Result<usize, String> {
-    use Family::{DeepseekV2, DeepseekV3, Glm4Moe, Lfm2Moe, NemotronH, Qwen2Moe, Qwen3_5Moe, Qwen3Moe, Qwen3Next};
+    use Family::{DeepseekV2, DeepseekV3, Gemma4, Glm4Moe, Lfm2Moe, NemotronH, Qwen2Moe, Qwen3_5Moe, Qwen3Moe, Qwen3Next};
     let (width, default) = match family {
+        Gemma4 => ("moe_intermediate_size", None),
         DeepseekV2 => ("moe_intermediate_size", Some(1407)),
         DeepseekV3 => ("moe_intermediate_size", Some(2048)),
         Glm4Moe | Qwen2Moe => ("moe_intermediate_size", Some(1408)),
@@ -194,7 +223,8 @@ fn width(config: &ConfigObject, family: Family) -> std::result::Result<usize, St
 /// Reads the width of the MLP that all tokens share, given that of the experts.
 fn shared(config: &ConfigObject, family: Family, width: usize) -> std::result::Result<Option<usize>, String> {
     use Family::{
-        DeepseekV2, DeepseekV3, Glm4Moe, GraniteMoeHybrid, GraniteMoeShared, Llama4, NemotronH, Qwen2Moe, Qwen3_5Moe, Qwen3Next,
+        DeepseekV2, DeepseekV3, Gemma4, Glm4Moe, GraniteMoeHybrid, GraniteMoeShared, Llama4, NemotronH, Qwen2Moe, Qwen3_5Moe,
+        Qwen3Next,
     };
     let of_qwen = |default: usize| {
         config.size("shared_expert_intermediate_size", MOST_INTERMEDIATE).map(|width| Some(width.unwrap_or(default)))
@@ -206,6 +236,8 @@ fn shared(config: &ConfigObject, family: Family, width: usize) -> std::result::R
             Some(width.checked_mul(count).filter(fits).ok_or("n_shared_experts is too large")?)
         }
         Llama4 => Some(width),
+        // Each layer's own width.
+        Gemma4 => Some(config.needed_size("intermediate_size", MOST_INTERMEDIATE)?),
         NemotronH => {
             // transformers ignores this number, by which other programs multiply the width.
             if config.count("n_shared_experts", MOST_EXPERTS)?.is_some_and(|count| count != 1) {
@@ -390,6 +422,38 @@ mod tests {
         assert!(
             qwen.has_shared_gate() && qwen.is_recurrent(0) && !qwen.is_recurrent(3) && !qwen.modules().contains(&"down_proj")
         );
+    }
+
+    #[test]
+    fn experts_may_be_beside_mlps_of_their_own_widths() {
+        let of = |more: Value| {
+            let mut config = json!({
+                "model_type": "gemma4_text", "num_key_value_heads": 2, "head_dim": 16, "hidden_size_per_layer_input": 0,
+                "num_kv_shared_layers": 2, "use_double_wide_mlp": true, "enable_moe_block": true, "num_experts": 6,
+                "top_k_experts": 3, "moe_intermediate_size": 20,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+            });
+            config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            parsed(config)
+        };
+        let gemma = of(json!({})).unwrap();
+        let mixture = gemma.mixture.as_ref().unwrap();
+        assert_eq!((mixture.experts, mixture.width, mixture.routing), (6, 20, Routing::new(3, true)));
+        assert!(mixture.normed && !mixture.has_aux_loss && mixture.sparse == [true; 4]);
+        assert_eq!((0..4).map(|layer| gemma.unit_width(layer)).collect::<Vec<_>>(), [128, 128, 256, 256]);
+        assert!(gemma.modules().contains(&"gate_proj"));
+        let matrices = gemma.parameters().into_iter().filter(|(_, shape)| shape.len() > 1);
+        assert_eq!(gemma.values_of_matrices(), matrices.map(|(_, shape)| shape.iter().product::<usize>() as u128).sum());
+        assert!(of(json!({ "enable_moe_block": false })).unwrap().mixture.is_none());
+        for (key, value) in [
+            ("top_k_experts", json!(7)),
+            ("top_k_experts", Value::Null),
+            ("num_experts", Value::Null),
+            ("moe_intermediate_size", Value::Null),
+        ] {
+            let error = of(json!({ key: value })).unwrap_err();
+            assert!(error.contains(key), "{key}: {error}");
+        }
     }
 
     #[test]

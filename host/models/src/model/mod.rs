@@ -25,6 +25,8 @@ mod embedding_noise;
 mod end_activations;
 mod error;
 mod expert_adapters;
+mod expert_norms;
+mod expert_weights;
 mod experts;
 mod families;
 mod forest_mixer;

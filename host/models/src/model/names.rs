@@ -139,6 +139,8 @@ pub(super) struct SharedNames {
 pub(super) struct ExpertNames {
     /// The router, and its name in files.
     pub router: [&'static str; 2],
+    /// Whether peft can adapt the router as a linear layer, so that adapters on all linear layers apply to it.
+    pub adapts_router: bool,
     /// All experts' gate and up projections.
     pub wide: &'static str,
     /// All experts' down projections.
@@ -177,6 +179,8 @@ pub(super) enum ExpertFileLayout {
     EachUngated(&'static str, [&'static str; 2]),
     /// All together: gate and up, and down projections.
     Stacked([&'static str; 2]),
+    /// All together under the names in memory.
+    Together,
     /// All together under the names in memory, transposed.
     Crossed {
         /// Whether there are biases, and the rows of gate and up projections alternate.
@@ -213,6 +217,20 @@ pub(super) const GEMMA: TensorNames = TensorNames {
     ..LLAMA
 };
 
+/// As Gemma, with experts beside the MLP if configured.
+pub(super) const GEMMA4: TensorNames = TensorNames {
+    experts: Some(&ExpertNames {
+        router: ["router.proj", "router.proj"],
+        adapts_router: true,
+        wide: "experts.gate_up_proj",
+        down: "experts.down_proj",
+        correction: None,
+        shared: None,
+        in_files: ExpertFileLayout::Together,
+    }),
+    ..GEMMA
+};
+
 /// Names with norms only after attention and MLP.
 pub(super) const OLMO: TensorNames =
     TensorNames { norms: ["", "post_attention_layernorm", "", "post_feedforward_layernorm"], ..LLAMA };
@@ -230,6 +248,7 @@ pub(super) const GPT_OSS: TensorNames = TensorNames {
     attention: &AttentionNames { sinks: Some("self_attn.sinks"), ..ATTENTION },
     experts: Some(&ExpertNames {
         router: ["mlp.router", "mlp.router"],
+        adapts_router: false,
         wide: "mlp.experts.gate_up_proj",
         down: "mlp.experts.down_proj",
         correction: None,
@@ -276,6 +295,7 @@ pub(super) const STARCODER: TensorNames = TensorNames { mlp: &["mlp.c_fc"], down
 
 const EXPERTS: ExpertNames = ExpertNames {
     router: ["mlp.gate", "mlp.gate"],
+    adapts_router: false,
     wide: "mlp.experts.gate_up_proj",
     down: "mlp.experts.down_proj",
     correction: None,
@@ -326,6 +346,7 @@ pub(super) const LLAMA4: TensorNames = TensorNames {
     down: "feed_forward.down_proj",
     experts: Some(&ExpertNames {
         router: ["feed_forward.router", "feed_forward.router"],
+        adapts_router: false,
         wide: "feed_forward.experts.gate_up_proj",
         down: "feed_forward.experts.down_proj",
         correction: None,
@@ -342,6 +363,7 @@ pub(super) const LLAMA4: TensorNames = TensorNames {
 pub(super) const MIXTRAL: TensorNames = TensorNames {
     experts: Some(&ExpertNames {
         router: ["mlp.gate", "block_sparse_moe.gate"],
+        adapts_router: false,
         wide: "mlp.experts.gate_up_proj",
         down: "mlp.experts.down_proj",
         correction: None,
@@ -357,6 +379,7 @@ pub(super) const GRANITE_MOE: TensorNames = TensorNames {
     down: "shared_mlp.output_linear",
     experts: Some(&ExpertNames {
         router: ["block_sparse_moe.router", "block_sparse_moe.router.layer"],
+        adapts_router: false,
         wide: "block_sparse_moe.experts.gate_up_proj",
         down: "block_sparse_moe.experts.down_proj",
         correction: None,
@@ -417,6 +440,7 @@ pub(super) const QWEN3_5: TensorNames = TensorNames {
 pub(super) const LFM2_MOE: TensorNames = TensorNames {
     experts: Some(&ExpertNames {
         router: ["feed_forward.gate", "feed_forward.gate"],
+        adapts_router: false,
         wide: "feed_forward.experts.gate_up_proj",
         down: "feed_forward.experts.down_proj",
         correction: Some("feed_forward.expert_bias"),
@@ -462,6 +486,7 @@ pub(super) const NEMOTRON_H: TensorNames = TensorNames {
     down: "mixer.down_proj",
     experts: Some(&ExpertNames {
         router: ["mixer.gate", "mixer.gate"],
+        adapts_router: false,
         wide: "mixer.experts.up_proj",
         down: "mixer.experts.down_proj",
         correction: Some("mixer.gate.e_score_correction_bias"),

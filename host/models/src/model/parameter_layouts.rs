@@ -72,7 +72,7 @@ impl TensorNames {
             ParameterLayout::Each((0..shape[0]).map(of).collect())
         };
         let first = match &experts.in_files {
-            ExpertFileLayout::Crossed { .. } => return vec![stacked],
+            ExpertFileLayout::Together | ExpertFileLayout::Crossed { .. } => return vec![stacked],
             ExpertFileLayout::Stacked([wide, down]) => {
                 ParameterLayout::Whole(in_layer(if part == ExpertPart::Wide { wide } else { down }) + ".weight")
             }

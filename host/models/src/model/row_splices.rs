@@ -34,6 +34,7 @@ impl RowSplices {
             middle: behind(&known.middle, &new.middle)?,
             unit: known.unit.as_ref().zip(new.unit.as_ref()).map(|(known, new)| wide(known, new)).transpose()?,
             experts: None,
+            apart: None,
             lowered: both(&known.lowered, &new.lowered)?,
             end: known.end.as_ref().zip(new.end.as_ref()).map(|(known, new)| known.joined(new, behind)).transpose()?,
         })

@@ -1,5 +1,6 @@
 //! The shapes of all parameters of a decoder.
 
+use super::expert_weights::{ExpertNorms, ExpertParameters, Experts};
 use super::latent::LatentAttention;
 use super::layer_input_weights::{LayerEnd, LayerInputMaps, LayerInputStage, LayerInputWeights};
 use super::mixture::Mixture;
@@ -7,8 +8,8 @@ use super::names::{ExpertNames, TensorNames};
 use super::recurrent_weights::RecurrentWeights;
 use super::switches::{HeadNorms, NormKind};
 use super::weights::{
-    AttentionWeights, Experts, LatentProjections, LatentWeights, LayerWeights, Linear, MlpProjections, NormWeights,
-    QuantizationScales, SCALES, Weights,
+    AttentionWeights, LatentProjections, LatentWeights, LayerWeights, Linear, MlpProjections, NormWeights, QuantizationScales,
+    SCALES, Weights,
 };
 use super::{Architecture, Result};
 use crate::ops::quantized::QuantizationScheme;
@@ -25,6 +26,19 @@ fn experts(m: &Mixture, a: &Architecture, names: &TensorNames) -> Experts<Linear
         wide: Linear::new(vec![m.experts, parts * m.width, d], bias(&[m.experts, parts * m.width])),
         down: Linear::new(vec![m.experts, d, m.width], bias(&[m.experts, d])),
         latent: m.latent.map(|d| [through(d, hidden), through(hidden, d)]),
+    }
+}
+
+/// Returns the shapes of the further parameters of a layer's experts.
+fn expert_parameters(a: &Architecture, layer: usize) -> ExpertParameters<Vec<usize>> {
+    let mixture = a.mixture.as_ref().filter(|m| m.sparse[layer]);
+    let norms = |m: &Mixture| {
+        let [router, input, output, unit] = [(); 4].map(|()| vec![a.hidden_size]);
+        ExpertNorms { router, factors: vec![m.experts], input, output, unit }
+    };
+    ExpertParameters {
+        correction: mixture.filter(|m| m.corrected).map(|m| vec![m.experts]),
+        norms: mixture.filter(|m| m.normed).map(norms),
     }
 }
 
@@ -156,7 +170,7 @@ fn shapes(a: &Architecture, scheme: Option<QuantizationScheme>) -> Weights<Vec<u
         recurrent: recurrent().filter(|_| a.is_recurrent(l)),
         unit: a.has_unit(l).then(|| unit(l)),
         experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(|m| experts(m, a, names)),
-        correction: a.mixture.as_ref().filter(|m| m.sparse[l] && m.corrected).map(|m| vec![m.experts]),
+        routing: expert_parameters(a, l),
         input_norm: input_norm.clone().filter(|_| a.mixes(l)),
         attended_norm: attended_norm.clone(),
         mlp_norm: mlp_norm.clone().filter(|_| a.feeds(l)),

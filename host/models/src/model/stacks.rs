@@ -35,12 +35,12 @@ impl ExpertStacks {
             }
             let means = |own: &str| format!(".{own}").ends_with(&format!(".{name}"));
             let weight = format!("{}.weight", experts.router[0]);
-            let (wide, down, router) = (means(experts.wide), means(experts.down), means(&weight));
+            let router = !experts.adapts_router && means(&weight);
+            let (wide, down) = (means(experts.wide), means(experts.down));
             if !wide && !down && !router {
-                return Err(format!(
-                    "{name:?} is none of the parameters with adapters: {}, {}, {weight}",
-                    experts.wide, experts.down
-                ));
+                let all = [experts.wide, experts.down].into_iter().chain((!experts.adapts_router).then_some(weight.as_str()));
+                let all = all.collect::<Vec<_>>().join(", ");
+                return Err(format!("{name:?} is none of the parameters with adapters: {all}"));
             }
             stacks = Self { wide: stacks.wide || wide, down: stacks.down || down, router: stacks.router || router };
         }

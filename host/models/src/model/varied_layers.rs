@@ -61,13 +61,6 @@ impl VariedLayers {
                 return Err(format!("use_bidirectional_attention {other:?} is not supported; tokens see only earlier ones"));
             }
         }
-        if config.flag("enable_moe_block")? == Some(true) {
-            return Err("enable_moe_block is true, and Gemma 4's experts are not supported".into());
-        }
-        // These have no effect without experts.
-        ["num_experts", "top_k_experts", "moe_intermediate_size"].iter().for_each(|key| {
-            config.get(key);
-        });
         Ok(Some(Self {
             whole_heads: whole_heads(config, &whole, heads, keys_are_values)?,
             keys_are_values,
@@ -257,7 +250,6 @@ mod tests {
     #[test]
     fn what_is_not_computed_is_refused_by_its_key() {
         for (key, value) in [
-            ("enable_moe_block", json!(true)),
             ("use_bidirectional_attention", json!("all")),
             ("num_kv_shared_layers", json!(6)),
             ("num_kv_shared_layers", json!(5)),

@@ -1,6 +1,7 @@
 //! Parameters of a decoder under their Hugging Face names, and their gradients.
 
 use super::Result;
+use super::expert_weights::{ExpertParameters, Experts};
 use super::layer_input_weights::{LayerEnd, LayerInputWeights, PROJECTED_NORM, PROJECTION, SCALAR, TABLE};
 use super::lora::{LoraSettings, TrainedBiases};
 use super::names::{LATENT_EXPERTS, TensorNames};
@@ -80,20 +81,6 @@ pub struct MlpProjections<L> {
     pub gate: Option<L>,
 }
 
-/// Linear maps of a mixture of experts.
-#[derive(Clone, Debug)]
-pub struct Experts<L> {
-    /// Map from a token to a value for each expert, `[E, D]`.
-    pub router: L,
-    /// Each expert's gate and up projection, joined: `[E, 2 I, D]`.
-    pub wide: L,
-    /// Each expert's down projection, `[E, D, I]`.
-    pub down: L,
-    /// Maps from the hidden size to what experts read, and back from what they write, if that has another width. The sizes `D` of experts are
-    /// that width then.
-    pub latent: Option<[L; 2]>,
-}
-
 /// Parameters of a layer's attention, excluding its projections.
 #[derive(Clone, Debug)]
 pub struct AttentionWeights<T = Tensor> {
@@ -143,8 +130,8 @@ pub struct LayerWeights<T = Tensor> {
     pub unit: Option<MlpProjections<Linear<T>>>,
     /// The experts, if the layer has a mixture of them. Their outputs are added to the MLP's.
     pub experts: Option<Experts<Linear<T>>>,
-    /// Correction added to the scores when choosing experts, `[E]`. It is not trained.
-    pub correction: Option<T>,
+    /// Further parameters of the experts.
+    pub routing: ExpertParameters<T>,
     /// Norm before attention.
     pub input_norm: Option<NormWeights<T>>,
     /// Norm of the attention's output.
@@ -273,25 +260,6 @@ impl<L> LatentProjections<L> {
     }
 }
 
-impl<L> Experts<L> {
-    /// Borrows the maps.
-    pub(super) fn each(&self) -> Experts<&L> {
-        Experts {
-            router: &self.router,
-            wide: &self.wide,
-            down: &self.down,
-            latent: self.latent.as_ref().map(|maps| maps.each_ref()),
-        }
-    }
-
-    /// Applies a function to each map.
-    pub(super) fn map<U, E>(self, mut f: impl FnMut(L) -> std::result::Result<U, E>) -> std::result::Result<Experts<U>, E> {
-        let (router, wide, down) = (f(self.router)?, f(self.wide)?, f(self.down)?);
-        let latent = self.latent.map(|[first, last]| Ok::<_, E>([f(first)?, f(last)?])).transpose()?;
-        Ok(Experts { router, wide, down, latent })
-    }
-}
-
 impl<T> NormWeights<T> {
     fn map<'a, U, E>(
         &'a self,
@@ -394,8 +362,7 @@ impl<T> LayerWeights<T> {
             latent: experts.latent.as_ref().map(|[first, last]| [(first, LATENT_EXPERTS[0]), (last, LATENT_EXPERTS[1])]),
         };
         let experts = self.experts.as_ref().map(|experts| of_experts(experts).map(&mut linear)).transpose()?;
-        let correction = self.correction.as_ref().zip(names.experts.and_then(|names| names.correction));
-        let correction = correction.map(|(t, part)| f(name(part), t)).transpose()?;
+        let routing = self.routing.map(name, names.experts, f)?;
         let qk_norm = match &self.attention.qk_norm {
             None => None,
             Some((q, k)) => {
@@ -414,7 +381,7 @@ impl<T> LayerWeights<T> {
             recurrent,
             unit,
             experts,
-            correction,
+            routing,
             input_norm: norm(&self.input_norm, names.norms[0])?,
             attended_norm: norm(&self.attended_norm, names.norms[1])?,
             mlp_norm: norm(&self.mlp_norm, names.norms[2])?,

@@ -12,7 +12,7 @@ use candle_core::{DType, Tensor};
 use std::collections::HashMap;
 
 /// Ends of the names of vectors that decay, as they do in transformers, which leaves out norms and biases by their names.
-const DECAYED_VECTORS: [&str; 4] = [MAGNITUDE, ".A_log", ".D", ".sinks"];
+const DECAYED_VECTORS: [&str; 6] = [MAGNITUDE, ".A_log", ".D", ".sinks", "router.scale", "router.per_expert_scale"];
 
 /// Suffix of the names of an adapter's magnitudes, which are vectors but count as weights.
 const MAGNITUDE: &str = ".lora_magnitude_vector";
@@ -376,6 +376,9 @@ mod tests {
             ("mamba.A_log", &[2], true),
             ("mamba.D", &[2], true),
             ("mamba.norm.weight", &[2], false),
+            ("router.scale", &[2], true),
+            ("router.per_expert_scale", &[2], true),
+            ("pre_feedforward_layernorm_2.weight", &[2], false),
         ] {
             let name = format!("model.layers.0.{name}");
             let (p, g) = (Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap(), Tensor::zeros(shape, DType::F32, &Device::Cpu));
