@@ -2,7 +2,7 @@
 
 use super::backward::GradientSlot;
 use super::decoder::{BackwardContext, Decoder};
-use super::expert_weights::ExpertNorms;
+use super::expert_weights::{ExpertInputs, ExpertNorms};
 use super::experts::{ExpertGradients, experts_backward};
 use super::layer::{LayerActivations, multiplied};
 use super::mixer::other_kind;
@@ -10,14 +10,6 @@ use super::weights::{LayerWeights, NormWeights};
 use super::{Architecture, Result};
 use crate::ops;
 use candle_core::Tensor;
-
-/// What a layer's experts and their router read, or the gradients of it.
-pub(super) struct ExpertInputs {
-    /// Rows that experts read.
-    pub experts: Tensor,
-    /// Rows that the router reads, if they are others.
-    pub router: Option<Tensor>,
-}
 
 impl Architecture {
     /// Normalises `x` by a weight `[D]` without a bias.

@@ -1,6 +1,7 @@
 //! Parameters of a mixture of experts.
 
 use super::names::ExpertNames;
+use candle_core::Tensor;
 
 /// Linear maps of a mixture of experts.
 #[derive(Clone, Debug)]
@@ -38,6 +39,14 @@ pub struct ExpertNorms<T> {
     pub output: T,
     /// Norm of the MLP's output.
     pub unit: T,
+}
+
+/// What a layer's experts and their router read, or the gradients of it.
+pub(super) struct ExpertInputs {
+    /// Rows that experts read.
+    pub experts: Tensor,
+    /// Rows that the router reads, if they are others.
+    pub router: Option<Tensor>,
 }
 
 /// Names of the parameters in [`ExpertNorms`] within a layer, in that order.

@@ -1,8 +1,7 @@
 //! Experts of a pass: their gradients and how evenly they are used.
 
 use super::backward::{GradientSlot, apply_backward, apply_backward_into};
-use super::expert_norms::ExpertInputs;
-use super::expert_weights::Experts;
+use super::expert_weights::{ExpertInputs, Experts};
 use super::layer::{ExpertActivations, GateUpActivations, LinearMap};
 use super::masked_linear::MaskedLinear;
 use super::mixture::Mixture;

@@ -3,8 +3,7 @@
 //! `forest_mixer.rs` compute its gradient, `costs.rs` its cost, and `device_decoder.rs` runs it on a device as fused kernels.
 
 use super::end_activations::EndActivations;
-use super::expert_norms::ExpertInputs;
-use super::expert_weights::{ExpertParameters, Experts};
+use super::expert_weights::{ExpertInputs, ExpertParameters, Experts};
 use super::layer_projections::LayerProjections;
 use super::mixer::{self, AttentionOutput, MixerActivations, TokenMixer};
 use super::recurrent_weights::RecurrentWeights;

@@ -51,19 +51,19 @@ pub struct Mixture {
     pub has_aux_loss: bool,
 }
 
-impl Mixture {
-    /// Returns the sorted rows that experts read, given the tokens' rows `h`.
-    pub(super) fn rows(&self, routes: &Routes, h: &Tensor) -> ops::Result<Tensor> {
-        let rows = ops::gather_rows(h, routes.tokens())?;
-        if self.weighs_inputs { routes.weighted(&rows) } else { Ok(rows) }
-    }
+/// Numbers of a model's experts, and the keys that say them.
+struct ExpertCounts {
+    key: &'static str,
+    experts: usize,
+    chosen_key: &'static str,
+    chosen: usize,
+    /// Default of `router_aux_loss_coef`.
+    coefficient: f64,
+}
 
-    /// Reads the sizes of experts; `None` for other families and for models without experts.
-    pub(super) fn read(
-        config: &ConfigObject,
-        family: Family,
-        (layers, blocks): (usize, Option<&[LayerBlock]>),
-    ) -> std::result::Result<Option<Self>, String> {
+impl ExpertCounts {
+    /// Reads the numbers of experts, with the family's defaults; `None` for families without experts.
+    fn read(config: &ConfigObject, family: Family) -> std::result::Result<Option<Self>, String> {
         use Family::{
             DeepseekV2, DeepseekV3, Gemma4, Glm4Moe, GptOss, GraniteMoe, GraniteMoeHybrid, GraniteMoeShared, Lfm2Moe, Llama4,
             Mixtral, NemotronH, Olmoe, Qwen2Moe, Qwen3_5Moe, Qwen3Moe, Qwen3Next,
@@ -87,9 +87,30 @@ impl Mixture {
             _ => return Ok(None),
         };
         refuse_null(config, family)?;
-        let experts = config.count(key, MOST_EXPERTS)?.unwrap_or(experts);
         let chosen_key = if family == Gemma4 { "top_k_experts" } else { "num_experts_per_tok" };
+        let experts = config.count(key, MOST_EXPERTS)?.unwrap_or(experts);
         let chosen = config.count(chosen_key, MOST_EXPERTS)?.unwrap_or(chosen);
+        Ok(Some(Self { key, experts, chosen_key, chosen, coefficient }))
+    }
+}
+
+impl Mixture {
+    /// Returns the sorted rows that experts read, given the tokens' rows `h`.
+    pub(super) fn rows(&self, routes: &Routes, h: &Tensor) -> ops::Result<Tensor> {
+        let rows = ops::gather_rows(h, routes.tokens())?;
+        if self.weighs_inputs { routes.weighted(&rows) } else { Ok(rows) }
+    }
+
+    /// Reads the sizes of experts; `None` for other families and for models without experts.
+    pub(super) fn read(
+        config: &ConfigObject,
+        family: Family,
+        (layers, blocks): (usize, Option<&[LayerBlock]>),
+    ) -> std::result::Result<Option<Self>, String> {
+        use Family::{DeepseekV2, DeepseekV3, Gemma4, Glm4Moe, Lfm2Moe, Llama4, NemotronH};
+        let Some(ExpertCounts { key, experts, chosen_key, chosen, coefficient }) = ExpertCounts::read(config, family)? else {
+            return Ok(None);
+        };
         let width = width(config, family)?;
         // transformers has no such loss for these families, whatever the configuration says.
         let has_none = matches!(family, DeepseekV2 | DeepseekV3 | Gemma4 | Lfm2Moe | Llama4 | NemotronH);
