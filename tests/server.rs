@@ -110,7 +110,16 @@ impl ServerProcess {
     /// If it does not.
     #[must_use]
     pub fn start(place: &TestFolder, arguments: &[&str]) -> Self {
-        Self::listening(place, &[&["serve", "--port", "0"], arguments].concat()).0
+        Self::start_at(place, "0", arguments)
+    }
+
+    /// Starts a server in a folder at this port and waits until it listens.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn start_at(place: &TestFolder, port: &str, arguments: &[&str]) -> Self {
+        Self::listening(place, &[&["serve", "--port", port], arguments].concat()).0
     }
 
     /// Starts `rlhost ui` and waits until it listens. Also returns the page's token.

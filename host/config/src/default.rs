@@ -15,7 +15,7 @@ impl Default for RunConfig {
             value_model: None,
             ref_model: None,
             teacher_model: None,
-            teacher_server: None,
+            teacher_server: Vec::new(),
             teacher_load_in_8bit: false,
             teacher_load_in_4bit: false,
             dataset: None,

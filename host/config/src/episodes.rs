@@ -8,9 +8,9 @@ impl RunConfig {
         !(self.environment.is_empty() && self.agent.is_empty())
     }
 
-    /// Returns whether the rows of the dataset say with which of several environments or agents their episodes are played.
-    pub fn has_episodes_by_row(&self) -> bool {
-        self.environment.len() > 1 || self.agent.len() > 1
+    /// Returns whether the rows of the dataset name one of several environments, agents or teachers.
+    pub fn chooses_by_row(&self) -> bool {
+        self.environment.len() > 1 || self.agent.len() > 1 || self.teacher_server.len() > 1
     }
 
     /// Checks the run's agents. The error is the invalid key, and the valid values.
@@ -114,8 +114,9 @@ mod tests {
         };
         let config = set("agent.maths.timeout_s=5").unwrap();
         assert_eq!(config.agent.iter().map(|agent| agent.timeout_s).collect::<Vec<_>>(), [600.0, 5.0]);
-        assert!(config.has_episodes_by_row());
-        assert!(set("agent.timeout_s=5").unwrap_err().contains("this run has shop, maths"));
+        assert!(config.chooses_by_row());
+        assert!(set("agent.timeout_s=5").unwrap_err().contains("several agents (shop, maths), whose keys"));
+        assert!(set("agent.maths=5").unwrap_err().contains("several agents (shop, maths), whose keys"));
         assert!(set("agent.chess.timeout_s=5").unwrap_err().contains("no agent is named \"chess\""));
         assert!(set("agent.maths.turns=5").unwrap_err().contains("unknown key `turns`"));
     }

@@ -87,6 +87,7 @@ pub use schedule::{
     MetricDirection, PlateauArgs, PolynomialArgs, RampShape, StableDecayArgs, ThresholdMode,
 };
 pub use script_path::ScriptPath;
+pub use servers::TeacherServerEntry;
 pub use set::KeyAssignment;
 pub use suggestion::{did_you_mean, nearest};
 pub use tables::{TableKey, entry_tables};

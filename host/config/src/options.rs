@@ -41,9 +41,10 @@ pub struct RunConfig {
     #[schemars(extend("rank" = "own", "aliases" = ["teacher_model_name_or_path"], "inherited_with" = "algorithm", "reach" = "read"))]
     pub teacher_model: Option<String>,
     /// Inference server of the teacher, in place of teacher_model: vLLM, SGLang or rlhost serve, as in "http://node1:8000". It says the
-    /// log-probabilities of completions' tokens, from which teacher_kl_coef and loss_type = "policy_gradient" learn [default: none]
+    /// log-probabilities of completions' tokens, from which teacher_kl_coef and loss_type = "policy_gradient" learn. Several have names, as
+    /// in "maths=http://node1:8000", and the dataset's column `teacher` names each row's [default: none]
     #[schemars(extend("aliases" = ["teacher_model_server_url"], "inherited_with" = "algorithm", "reach" = "granted"))]
-    pub teacher_server: Option<String>,
+    pub teacher_server: Vec<String>,
     /// Hold the teacher's linear layers in 8 bits, like bitsandbytes; CPU only [default: false]
     #[schemars(extend("inherited_with" = "algorithm"))]
     pub teacher_load_in_8bit: bool,
@@ -199,7 +200,7 @@ pub struct RunConfig {
     #[schemars(extend("on_resume" = "free", "aliases" = ["vllm_server_timeout"]))]
     pub rollout_timeout_s: f64,
     /// With rollout servers or an agent: number of updates that the policy may be ahead of the one that wrote a completion when training
-    /// on it begins; generations that this leaves room for are made while training goes on [default: 0]
+    /// on it begins, at most 64; generations that this leaves room for are made while training goes on [default: 0]
     pub max_staleness: u64,
     /// Generations whose completions the run keeps in the folder rollouts: those that no checkpoint has (unsaved), so that a resumed run
     /// trains on them, or all, so that rlhost replay --train can repeat the run; or none [default: auto, which is unsaved if an agent or

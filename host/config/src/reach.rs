@@ -176,8 +176,8 @@ impl RunConfig {
             parts.extend(self.rollout_sync_dir.iter().map(|folder| ("rollout_sync_dir".to_owned(), json(folder))));
             all.push(Grant { kind: GrantKind::Servers, parts });
         }
-        if let Some(server) = &self.teacher_server {
-            all.push(Grant { kind: GrantKind::Servers, parts: vec![("teacher_server".to_owned(), json(server))] });
+        if !self.teacher_server.is_empty() {
+            all.push(Grant { kind: GrantKind::Servers, parts: vec![("teacher_server".to_owned(), json(&self.teacher_server))] });
         }
         if let Some(port) = self.metrics_port {
             let mut parts = vec![("metrics_port".to_owned(), json(&port))];
@@ -277,7 +277,7 @@ mod tests {
             agent: vec![serde_json::from_value(json!({"command": ["python", "agent.py"]})).unwrap()],
             rollout_server: vec!["http://node1:8000".into()],
             rollout_sync_dir: Some("/shared".into()),
-            teacher_server: Some("http://node2:8000".into()),
+            teacher_server: vec!["http://node2:8000".into()],
             ..RunConfig::default()
         };
         let grants = config.grants();

@@ -1,5 +1,6 @@
 //! Inference servers of a configuration, which generate its completions.
 
+use super::entries::is_name;
 use super::{Address, RolloutDtype, RolloutLogMode, RunConfig, shortest};
 use std::time::Duration;
 use toml::{Table, Value};
@@ -9,6 +10,18 @@ const OF_TRL: (&str, &str) = ("0.0.0.0", "8000");
 
 /// Maximum number of servers.
 const MOST: usize = 256;
+
+/// Maximum staleness of completions.
+const MOST_STALE: u64 = 64;
+
+/// A teacher on an inference server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TeacherServerEntry<'a> {
+    /// Name by which rows choose it.
+    pub name: Option<&'a str>,
+    /// URL of the server.
+    pub url: &'a str,
+}
 
 impl RunConfig {
     /// Makes this process generate the completions, instead of rollout servers or a replayed run.
@@ -29,10 +42,40 @@ impl RunConfig {
         }
     }
 
-    /// Checks the teacher's server. The error is the invalid key, and the valid values.
+    /// Returns the teachers on servers.
+    pub fn teacher_servers(&self) -> impl Iterator<Item = TeacherServerEntry<'_>> {
+        self.teacher_server.iter().map(|given| match given.split_once('=') {
+            Some((name, url)) if is_name(name) => TeacherServerEntry { name: Some(name), url },
+            _ => TeacherServerEntry { name: None, url: given },
+        })
+    }
+
+    /// Checks that teachers' servers have addresses, and names if there are several.
+    fn check_teachers(&self) -> Result<(), String> {
+        let all: Vec<TeacherServerEntry<'_>> = self.teacher_servers().collect();
+        for (at, TeacherServerEntry { name, url }) in all.iter().enumerate() {
+            Address::parse(url)?;
+            match name {
+                None if all.len() > 1 => {
+                    return Err(format!(
+                        "{url} has no name, and there are several teachers: write NAME={url}, and name it in the rows' column teacher"
+                    ));
+                }
+                Some(name) if all[..at].iter().any(|other| other.name == Some(name)) => {
+                    return Err(format!("two teachers are named {name:?}"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the teachers' servers. The error is the invalid key, and the valid values.
     pub(super) fn check_teacher_server(&self) -> Result<(), (&'static str, String)> {
-        let Some(url) = &self.teacher_server else { return Ok(()) };
-        Address::parse(url).map_err(|detail| ("teacher_server", detail))?;
+        if self.teacher_server.is_empty() {
+            return Ok(());
+        }
+        self.check_teachers().map_err(|detail| ("teacher_server", detail))?;
         if self.teacher_model.is_some() {
             return Err(("teacher_server", "can't be combined with teacher_model; choose one".into()));
         }
@@ -112,6 +155,13 @@ impl RunConfig {
                           rollout_server or agent, or leave it out";
             return Err(("max_staleness", detail.into()));
         }
+        if self.max_staleness > MOST_STALE {
+            let detail = format!(
+                "is {}; it must be at most {MOST_STALE}, since a generation that waits needs memory for its weights or completions",
+                self.max_staleness
+            );
+            return Err(("max_staleness", detail));
+        }
         if self.filters_prompts() {
             let key = if self.filter_groups { "filter_groups" } else { "skip_groups" };
             return Err((key, "is not supported with max_staleness, which draws prompts before rewards are known".into()));
@@ -168,8 +218,12 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_teachers_server_is_named_by_its_key() {
         type Case = (&'static str, &'static str, fn(&mut RunConfig));
-        let cases: [Case; 4] = [
-            ("teacher_server", "is not a URL", |c| c.teacher_server = Some("node one".into())),
+        let cases: [Case; 6] = [
+            ("teacher_server", "is not a URL", |c| c.teacher_server = vec!["node one".into()]),
+            ("teacher_server", "http://b:1 has no name", |c| c.teacher_server = vec!["a=http://a:1".into(), "http://b:1".into()]),
+            ("teacher_server", "two teachers are named \"a\"", |c| {
+                c.teacher_server = ["1", "2"].map(|n| format!("a=http://a:{n}")).into();
+            }),
             ("teacher_server", "can't be combined with teacher_model", |c| c.teacher_model = Some("teacher".into())),
             ("teacher_load_in_4bit", "a server holds its own", |c| c.teacher_load_in_4bit = true),
             ("teacher_server", "name the teacher with teacher_model", |c| {
@@ -177,7 +231,7 @@ mod tests {
             }),
         ];
         for (key, expected, change) in cases {
-            let mut config = RunConfig { teacher_server: Some("http://node1:8000".into()), ..RunConfig::default() };
+            let mut config = RunConfig { teacher_server: vec!["http://node1:8000".into()], ..RunConfig::default() };
             assert_eq!(config.check_teacher_server(), Ok(()));
             change(&mut config);
             let (named, detail) = config.check_teacher_server().unwrap_err();
@@ -207,7 +261,7 @@ mod tests {
     fn what_is_wrong_with_servers_is_named_by_its_key() {
         assert_eq!(fault(|_| ()), None);
         type Case = (&'static str, &'static str, fn(&mut RunConfig));
-        let cases: [Case; 9] = [
+        let cases: [Case; 10] = [
             ("rollout_server", "neither an https nor an http URL", |c| c.rollout_server[0] = "ftp://node1".into()),
             ("rollout_server", "is not a URL", |c| c.rollout_server[0] = "node one".into()),
             ("rollout_server", "http://node1:8000 twice", |c| c.rollout_server.push("http://node1:8000/v1".into())),
@@ -220,6 +274,7 @@ mod tests {
                 c.rollout_server.clear();
                 c.max_staleness = 1;
             }),
+            ("max_staleness", "it must be at most 64", |c| c.max_staleness = 65),
             ("rollout_dtype", "their own precision", |c| c.rollout_dtype = RolloutDtype::Int8),
             ("score_sampling_support", "use false", |c| c.score_sampling_support = Some(true)),
             ("rollout_server", "the maximum is 256", |c| {

@@ -78,6 +78,11 @@ impl Prompt {
         self.named_in("agent", agents, |entry, name| entry.name == name)
     }
 
+    /// Returns which of these teachers scores the row's completions: the one named in its column, if there are several.
+    pub(super) fn taught_by<N: AsRef<str>>(&self, names: &[N]) -> Option<usize> {
+        self.named_in("teacher", names, |own, name| own.as_ref() == name)
+    }
+
     /// Returns the index of the entry that a column of the row names. The only entry needs no column.
     fn named_in<E>(&self, column: &str, entries: &[E], has_name: impl Fn(&E, &str) -> bool) -> Option<usize> {
         match entries {

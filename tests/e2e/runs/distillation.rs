@@ -157,6 +157,8 @@ fn a_teacher_on_a_server_says_what_one_in_the_process_says() {
     let gradient = ["--max-steps", "4", "--save-steps", "2", "--loss-type", "policy_gradient"];
     place.run(&distillation("here", &[&gradient[..], &["--teacher-model", "taught/checkpoint-30"]].concat())).succeeded();
     let there = place.run(&distillation("there", &[&gradient[..], &["--teacher-server", &url]].concat()));
+    let logged = ["--teacher-server", &url, "--rollout-log", "all"];
+    place.run(&distillation("logged", &[&gradient[..], &logged].concat())).succeeded();
     assert!(there.succeeded().stderr.contains("teacher: rlhost serve with"), "{}", there.stderr);
     let near = |name: &str, run: &str| {
         let (got, want) = (place.figure(run, name), place.figure("here", name));
@@ -166,7 +168,7 @@ fn a_teacher_on_a_server_says_what_one_in_the_process_says() {
     for name in ["teacher_kl", "loss", "grad_norm"] {
         near(name, "there");
     }
-    // The server is asked again by a run that resumes; its address need not be given again.
+    // The address need not be given again by a run that resumes.
     place.copy_as_after("there", 2, "half");
     place.run(&["resume", "half", "--max-steps", "4"]).succeeded();
     near("teacher_kl", "half");
@@ -174,11 +176,63 @@ fn a_teacher_on_a_server_says_what_one_in_the_process_says() {
     assert!(divergence.code == Some(2) && divergence.stderr.contains("policy_gradient"), "{}", divergence.stderr);
     let warm = place.run(&distillation("none", &[&gradient[..], &["--teacher-server", &url, "--temperature", "0.7"]].concat()));
     assert!(warm.code == Some(2) && warm.stderr.contains("set temperature = 1"), "{}", warm.stderr);
+    // What it said is recorded, so that a run which resumes, and a replay, learn from the same, whatever the server says by now.
+    let port = server.address.rsplit(':').next().unwrap().to_owned();
+    drop(server);
+    fs::remove_dir_all(place.path("taught/checkpoint-30")).unwrap();
+    place.copy("teacher-0", "taught/checkpoint-30");
+    let server = ServerProcess::start_at(&place, &port, &["--model", "taught/checkpoint-30"]);
+    place.copy_as_after("there", 2, "again");
+    place.run(&["resume", "again", "--max-steps", "4"]).succeeded();
+    place.assert_same_end("again", "there", 4, "model.safetensors");
+    place.copy_as_after("there", 2, "unrecorded");
+    fs::remove_dir_all(place.path("unrecorded/answers")).unwrap();
+    place.run(&["resume", "unrecorded", "--max-steps", "4"]).succeeded();
+    let kl = |run: &str| place.figure(run, "teacher_kl");
+    assert!(kl("unrecorded")[..2] == kl("there")[..2] && kl("unrecorded")[2..] != kl("there")[2..]);
+    place.run(&["replay", "logged", "--train", "--output-dir", "replayed"]).succeeded();
+    place.assert_same_end("replayed", "logged", 4, "model.safetensors");
     // A server that is gone ends the run with the reason, after the time that it has.
     drop(server);
     let gone = ["--teacher-server", &url, "--rollout-timeout-s", "0.5"];
     let gone = place.run(&distillation("gone", &[&gradient[..], &gone].concat()));
     assert!(gone.code != Some(0) && gone.stderr.contains("teacher_server"), "{}", gone.stderr);
+}
+
+#[test]
+fn rows_name_the_teacher_that_scores_them() {
+    let place = place_of_teachers();
+    let prompts = ["Once there was", "A dog ran", "The sun set", "Two cats met"];
+    let rows = |teachers: [&str; 2]| {
+        let row = |i: usize| format!("{}\n", json!({"prompt": prompts[i], "teacher": teachers[i % 2]}));
+        (0..4).map(row).collect::<String>()
+    };
+    place.write("both.jsonl", rows(["tales", "noise"]));
+    place.write("wrong.jsonl", rows(["tales", "maths"]));
+    let servers = ["taught/checkpoint-30", "teacher-0"].map(|model| ServerProcess::start(&place, &["--model", model]));
+    let urls = servers.each_ref().map(|server| format!("http://{}", server.address));
+    let named = |tales: usize, noise: usize| [format!("tales={}", urls[tales]), format!("noise={}", urls[noise])];
+    let run = |name: &str, dataset: &str, teachers: &[String]| {
+        let given: Vec<&str> = teachers.iter().flat_map(|teacher| ["--teacher-server", teacher]).collect();
+        let base = ["distillation", "--loss-type", "policy_gradient", "--max-steps", "2", "--max-completion-length", "12"];
+        let more = ["--per-device-train-batch-size", "4", "--logging-steps", "1", "--learning-rate", "0"];
+        place.run(&[&base[..], &more, &["--model", tiny(), "--dataset", dataset, "--output-dir", name], &given].concat())
+    };
+    // Completions are the same, so what one teacher says of all rows and the other of all is what they say of their halves, both ways.
+    let kl = [(0, 0), (1, 1), (0, 1), (1, 0)].map(|(tales, noise)| {
+        let name = format!("run-{tales}{noise}");
+        run(&name, "both.jsonl", &named(tales, noise)).succeeded();
+        place.figure(&name, "teacher_kl")
+    });
+    for step in 0..2 {
+        let [all_first, all_second, own, swapped] = kl.each_ref().map(|kl| kl[step]);
+        assert!((all_first + all_second - own - swapped).abs() < 1e-5 * all_first.abs().max(1.0), "{kl:?}");
+        assert!([all_first, all_second, swapped].iter().all(|other| (other - own).abs() > 1e-3), "{kl:?}");
+    }
+    let unnamed = run("wrong", "wrong.jsonl", &named(0, 1));
+    assert!(unnamed.error().contains("row 1: its column \"teacher\" must be one of tales, noise"), "{}", unnamed.stderr);
+    let nameless = run("nameless", "both.jsonl", &[named(0, 1)[0].clone(), urls[1].clone()]);
+    assert!(nameless.error().contains("has no name, and there are several teachers"), "{}", nameless.stderr);
 }
 
 #[test]

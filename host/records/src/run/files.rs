@@ -153,6 +153,11 @@ impl RunFiles<'_> {
         self.0.join(Self::ANSWERS)
     }
 
+    /// Returns the folder of the recorded answers of a teacher on a server.
+    pub fn teacher_answers(self) -> PathBuf {
+        self.answers().join("teacher")
+    }
+
     /// Returns the path of servers' recorded answers to the plugin of this name.
     pub fn answers_of(self, plugin: &str) -> PathBuf {
         self.answers().join(format!("{plugin}.jsonl"))

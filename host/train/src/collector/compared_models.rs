@@ -1,6 +1,6 @@
 //! The models that the policy is compared with.
 
-use super::teacher_server::TeacherServer;
+use super::teacher_server::TeacherServers;
 use crate::plan::ReferencePlan;
 use crate::shared_model::SharedModel;
 use std::rc::Rc;
@@ -17,6 +17,6 @@ pub(super) struct ComparedModels {
 pub(crate) enum Teacher {
     /// A model in this process.
     Model(Rc<SharedModel>),
-    /// A model on an inference server.
-    Server(TeacherServer),
+    /// Models on inference servers.
+    Servers(TeacherServers),
 }

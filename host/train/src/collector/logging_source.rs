@@ -186,6 +186,7 @@ impl LoggingSource {
     pub(super) fn new(source: Box<dyn RolloutSource>, home: &RunHome, plan: &RolloutPlan, world: Rc<World>) -> Result<Self> {
         let log = world.is_first().then(|| RolloutLog::open(RunFiles(&home.folder).rollouts())).transpose()?;
         let episodes = Some(RolloutLog::open_inner(unfinished(&home.folder, &world))?);
+        log.iter().chain(&episodes).for_each(RolloutLog::remove_leftovers);
         let (kept, settings) = (plan.logs.logged, GenerationSettings::new(plan));
         let (fingerprints, begun, saves) = (Fingerprints::default(), BTreeMap::new(), Vec::new());
         Ok(Self { source, kept, settings, first_version: home.first_step, world, log, fingerprints, episodes, begun, saves })
@@ -225,6 +226,10 @@ impl LoggingSource {
             })
         })?;
         let Some(generation) = generation else { return Ok(None) };
+        if !generation.episodes.is_empty() && generation.episodes.iter().all(|episode| episode.failed.is_some()) {
+            // Nothing was learned from them, and what made them fail may have been fixed.
+            return Ok(None);
+        }
         let completions = generation.rollouts.len();
         let batch = identity.own_part(generation, request, policy, self.settings.has_episodes).map_err(|detail| {
             let folder = self.log.as_ref().map_or(Path::new("rollouts"), RolloutLog::folder);
@@ -298,10 +303,6 @@ fn append_parts(
         generation.metrics.append(&mut part.metrics);
     }
     let GenerationIdentity { key, prompts, .. } = identity;
-    // The run ends with these failures, and their agent will be fixed before it resumes.
-    if !generation.episodes.is_empty() && generation.episodes.iter().all(|episode| episode.failed.is_some()) {
-        return Ok(());
-    }
     let completions = generation.rollouts.len();
     let Fingerprint { version, weights } = fingerprint;
     log.append(&generation, |sha256| RolloutLogEntry { key, version, weights, prompts, sampling, completions, sha256 })

@@ -22,6 +22,7 @@ mod sequences;
 pub(super) mod servers;
 mod setup;
 mod source;
+mod teacher_record;
 mod teacher_server;
 mod totals;
 mod turns;
@@ -31,7 +32,7 @@ pub(super) use prompt_loader::PromptLoader;
 pub(super) use prompt_skipper::Streaks;
 pub use samples::CompletionSample;
 pub(super) use source::RunHome;
-pub(super) use teacher_server::TeacherServer;
+pub(super) use teacher_server::TeacherServers;
 pub(super) use turns::TurnGenerator;
 
 use super::Result;

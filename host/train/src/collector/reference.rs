@@ -3,6 +3,8 @@
 
 use super::Collector;
 use super::compared_models::{ComparedModels, Teacher};
+use super::source::RunHome;
+use super::teacher_record::TeacherRecord;
 use crate::Result;
 use crate::activity::{Activity, ProgressTask, ProgressUnit};
 use crate::dataset::Prompt;
@@ -25,9 +27,22 @@ impl Collector {
         self.scored_by(reference, e).map(Some)
     }
 
-    /// Adds a teacher, if there is one.
-    pub(crate) fn with_teacher(self, teacher: Option<Teacher>) -> Self {
-        Self { compared: ComparedModels { teacher, ..self.compared }, ..self }
+    /// Adds a teacher, if there is one. In training, what servers say is recorded in the run's folder.
+    ///
+    /// # Errors
+    /// If the record can't be read or written.
+    pub(crate) fn with_teacher(self, teacher: Option<Teacher>, home: &RunHome) -> Result<Self> {
+        let teacher = match teacher {
+            Some(Teacher::Servers(servers)) if home.keeps_log => {
+                let mut record = TeacherRecord::open(&home.folder, self.world.rank())?;
+                if let Some(replayed) = &self.rollout.logs.replayed {
+                    record.adopt(replayed)?;
+                }
+                Some(Teacher::Servers(servers.with_record(record)))
+            }
+            other => other,
+        };
+        Ok(Self { compared: ComparedModels { teacher, ..self.compared }, ..self })
     }
 
     /// Adds log-probabilities under the teacher, if an algorithm needs them. Returns whether it did.
@@ -36,7 +51,7 @@ impl Collector {
         let _task = ProgressTask::new(Activity::Teacher);
         let logp = match teacher {
             Teacher::Model(model) => self.scored_by(model, e)?,
-            Teacher::Server(server) => {
+            Teacher::Servers(server) => {
                 self.world.concat("a teacher's column", server.logp(e, e.rows(self.world.share(e.prompts.len())))?)?
             }
         };

@@ -1,6 +1,8 @@
-//! A teacher on an inference server, which says the log-probabilities of completions' tokens.
+//! Teachers on inference servers, which say the log-probabilities of completions' tokens.
 
 use super::servers::client;
+use super::teacher_record::{TeacherRecord, text_key};
+use crate::config::TeacherServerEntry;
 use crate::config::words::counted;
 use crate::experience::Experience;
 use crate::{Error, Result};
@@ -11,74 +13,123 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-/// Number of texts that the server gets at a time, so that it can compute them together.
+/// Number of texts that servers get at a time, so that they can compute them together.
 const CONCURRENT: usize = 16;
 
 /// Interval between attempts to reach the server.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A teacher on an inference server.
-pub(crate) struct TeacherServer {
+struct ServedTeacher {
+    /// Name by which rows choose it; empty for the only one.
+    name: String,
     client: InferenceClient,
     server: ServerDescription,
-    /// Time limit for an answer, and for waiting until the server can be reached.
-    timeout: Duration,
 }
 
-impl TeacherServer {
-    /// Connects to a server, waiting until it answers.
+/// The teachers of a run on inference servers.
+pub(crate) struct TeacherServers {
+    all: Vec<ServedTeacher>,
+    /// Time limit for an answer, and for waiting until a server can be reached.
+    timeout: Duration,
+    /// Record of their answers; none outside of training.
+    record: Option<Mutex<TeacherRecord>>,
+}
+
+impl AsRef<str> for ServedTeacher {
+    fn as_ref(&self) -> &str {
+        &self.name
+    }
+}
+
+impl TeacherServers {
+    /// Connects to the servers, waiting until each answers.
     ///
     /// # Errors
-    /// If the URL is not that of an inference server, or none answers within `timeout`.
-    pub(crate) fn connect(url: &str, timeout: Duration) -> Result<Self> {
-        let client = client(url)?;
-        let server = retried(&client, timeout, || client.describe()).map_err(|e| Error::setting("teacher_server", e))?;
-        Ok(Self { client, server, timeout })
+    /// If a URL is not that of an inference server, or none answers within `timeout`.
+    pub(crate) fn connect<'a>(entries: impl Iterator<Item = TeacherServerEntry<'a>>, timeout: Duration) -> Result<Self> {
+        let connected = |entry: TeacherServerEntry<'_>| {
+            let client = client(entry.url)?;
+            let server = retried(&client, timeout, || client.describe()).map_err(|e| Error::setting("teacher_server", e))?;
+            Ok(ServedTeacher { name: entry.name.unwrap_or_default().to_owned(), client, server })
+        };
+        Ok(Self { all: entries.map(connected).collect::<Result<_>>()?, timeout, record: None })
     }
 
-    /// Returns a description of the server and its model.
-    pub(crate) fn describe(&self) -> String {
-        format!("{} with {} at {}", self.server.kind.name(), self.server.model, self.client.server())
+    /// Returns a description of each server and its model.
+    pub(crate) fn describe(&self) -> impl Iterator<Item = String> {
+        self.all.iter().map(|ServedTeacher { name, client, server }| {
+            let name = if name.is_empty() { String::new() } else { format!("{name}: ") };
+            format!("{name}{} with {} at {}", server.kind.name(), server.model, client.server())
+        })
+    }
+
+    /// Returns the teacher of a row's completions.
+    fn of_row(&self, e: &Experience, row: usize) -> &ServedTeacher {
+        let prompt = &e.prompts[e.rollouts[row].prompt];
+        // Rows that name no teacher are refused when the run starts.
+        &self.all[prompt.taught_by(&self.all).unwrap_or(0)]
+    }
+
+    /// Records answers, and gives recorded ones instead of asking again.
+    pub(super) fn with_record(self, record: TeacherRecord) -> Self {
+        Self { record: Some(Mutex::new(record)), ..self }
     }
 
     /// Returns the log-probabilities of the tokens of these rows' completions, in the order of the experience's flat token columns.
     ///
     /// # Errors
-    /// If the server refuses a text, or can't be reached for too long.
+    /// If the server refuses a text, or can't be reached for too long, or its answers can't be recorded.
     pub(super) fn logp(&self, e: &Experience, rows: Range<usize>) -> Result<Vec<f32>> {
-        let (first, count) = (rows.start, rows.len());
-        let (next, scored) = (AtomicUsize::new(0), Mutex::new(vec![Ok(Vec::new()); count]));
+        let Some(record) = &self.record else { return Ok(self.asked(e, &rows.collect::<Vec<_>>())?.concat()) };
+        let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = |row: usize| {
+            let prompt = e.prompt_of(row);
+            text_key(&self.of_row(e, row).server.model, &[prompt, &e.rollouts[row].tokens].concat(), prompt.len())
+        };
+        let keys: Vec<String> = rows.clone().map(key).collect();
+        let mut all = keys.iter().map(|key| record.find(key)).collect::<Result<Vec<_>>>()?;
+        let missing: Vec<usize> = (0..keys.len()).filter(|&place| all[place].is_none()).collect();
+        let new = self.asked(e, &missing.iter().map(|place| rows.start + place).collect::<Vec<_>>())?;
+        record.append(missing.iter().map(|&place| keys[place].clone()).zip(new.iter().cloned()))?;
+        missing.into_iter().zip(new).for_each(|(place, logp)| all[place] = Some(logp));
+        Ok(all.into_iter().flatten().flatten().collect())
+    }
+
+    /// Asks the servers for the log-probabilities of these rows' completions.
+    fn asked(&self, e: &Experience, rows: &[usize]) -> Result<Vec<Vec<f32>>> {
+        let (next, scored) = (AtomicUsize::new(0), Mutex::new(vec![Ok(Vec::new()); rows.len()]));
+        let take = || {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            rows.get(place).map(|&row| (place, row))
+        };
         let work = || {
-            loop {
-                let place = next.fetch_add(1, Ordering::Relaxed);
-                if place >= count {
-                    return;
-                }
-                let own = self.logp_of_row(e, first + place);
+            while let Some((place, row)) = take() {
+                let own = self.logp_of_row(e, row);
                 if own.is_err() {
                     // The other rows are of no use.
-                    next.store(count, Ordering::Relaxed);
+                    next.store(rows.len(), Ordering::Relaxed);
                 }
                 scored.lock().unwrap_or_else(PoisonError::into_inner)[place] = own;
             }
         };
         thread::scope(|scope| {
-            for _ in 1..CONCURRENT.min(count) {
+            for _ in 1..CONCURRENT.min(rows.len()) {
                 // If no more threads can be started, the running ones do the rest.
                 let _ = thread::Builder::new().name("teacher".into()).spawn_scoped(scope, work);
             }
             work();
         });
         let scored = scored.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let rows = scored.into_iter().collect::<std::result::Result<Vec<_>, InferenceFailure>>();
-        Ok(rows.map_err(|failure| Error::TeacherServer(failure.to_string()))?.concat())
+        let all = scored.into_iter().collect::<std::result::Result<Vec<_>, InferenceFailure>>();
+        all.map_err(|failure| Error::TeacherServer(failure.to_string()))
     }
 
     fn logp_of_row(&self, e: &Experience, row: usize) -> std::result::Result<Vec<f32>, InferenceFailure> {
         let (prompt, completion) = (e.prompt_of(row), &e.rollouts[row].tokens);
         let tokens = [prompt, completion].concat();
-        let all =
-            retried(&self.client, self.timeout, || self.client.score(&tokens, &self.server, RequestTimeout::For(self.timeout)))?;
+        let ServedTeacher { client, server, .. } = self.of_row(e, row);
+        let all = retried(client, self.timeout, || client.score(&tokens, server, RequestTimeout::For(self.timeout)))?;
         // Nothing predicts the first token of a text.
         let mut own = all[prompt.len().saturating_sub(1)..].to_vec();
         own.splice(0..0, std::iter::repeat_n(0.0, completion.len() - own.len()));

@@ -1,12 +1,16 @@
 //! File format of a generation's completions: tensors with tokens and log-probabilities, which other programs can read, and everything else
 //! as JSON in the tensor `manifest`.
 
+use crate::config::{is_shown, printable};
 use crate::episode::EpisodeOutcome;
 use crate::plugin::{self, Metric};
 use crate::rollout::Rollout;
 use crate::stored_rollouts::{self, RolloutTensors, of_u8, take};
 use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
+
+/// Maximum length of a metric's name, in bytes.
+const LONGEST_NAME: usize = 256;
 
 const MANIFEST: &str = "manifest";
 const LOGP: &str = "logp";
@@ -103,6 +107,9 @@ impl LoggedGeneration {
             return Err(format!("a log-probability is {value}"));
         }
         stored_rollouts::divide(&mut generation.rollouts, &logp)?;
-        Ok(generation)
+        match generation.metrics.iter().find(|metric| !is_shown(&metric.name, LONGEST_NAME)) {
+            Some(metric) => Err(format!("a metric is named {}", printable(&metric.name, LONGEST_NAME))),
+            None => Ok(generation),
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::config::{files, hex, json_lines, printable_path};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -157,6 +157,19 @@ impl RolloutLog {
         Ok(())
     }
 
+    /// Deletes files that no line names, which a killed process has left. Only the run that the log belongs to may do so.
+    pub(super) fn remove_leftovers(&self) {
+        let named: HashSet<&str> = self.entries.values().map(|entry| entry.sha256.as_str()).collect();
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let Some(name) = name.to_str().filter(|_| entry.file_type().is_ok_and(|of| of.is_file())) else { continue };
+            let is_unnamed = |digest: &str| is_digest(digest) && !named.contains(digest);
+            if files::is_temporary(name) || name.strip_suffix(EXTENSION).is_some_and(is_unnamed) {
+                self.delete(&entry.path());
+            }
+        }
+    }
+
     /// Returns the log's folder.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
@@ -279,11 +292,14 @@ impl RolloutLog {
         if self.entries.values().any(|other| other.sha256 == entry.sha256) {
             return;
         }
-        let file = self.file(&entry.sha256);
-        if let Err(e) = fs::remove_file(&file)
+        self.delete(&self.file(&entry.sha256));
+    }
+
+    fn delete(&self, file: &Path) {
+        if let Err(e) = fs::remove_file(file)
             && e.kind() != ErrorKind::NotFound
         {
-            tracing::warn!("{} is no longer needed and can't be removed: {e}", printable_path(&file));
+            tracing::warn!("{} is no longer needed and can't be removed: {e}", printable_path(file));
         }
     }
 }
@@ -312,6 +328,7 @@ fn is_digest(text: &str) -> bool {
 mod tests {
     use super::*;
     use crate::episode::EpisodeOutcome;
+    use crate::plugin::{Metric, Reduction};
     use crate::rollout::Rollout;
 
     fn generation(token: u32) -> LoggedGeneration {
@@ -395,6 +412,35 @@ mod tests {
         // After a partial line, the next line starts on its own.
         append(&mut log, GenerationKey::Train { generation: 4 }, 4, 5);
         assert_eq!(RolloutLog::open(place.path().to_owned()).unwrap().entries, log.entries);
+    }
+
+    #[test]
+    fn metrics_whose_names_hide_characters_are_refused() {
+        let metric = |name: &str| Metric { name: name.into(), value: 1.0, weight: 1.0, reduction: Reduction::Mean };
+        let read = |name: &str| {
+            let metrics = vec![LoggedMetric::new(&metric(name)).unwrap()];
+            LoggedGeneration::parse(&LoggedGeneration { metrics, ..generation(5) }.to_bytes().unwrap())
+        };
+        assert_eq!(read("agent/calls").unwrap().metrics.len(), 1);
+        assert!(read("agent\u{200b}/calls").unwrap_err().contains("a metric is named"));
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_removed_and_nothing_else() {
+        let place = tempfile::tempdir().unwrap();
+        let mut log = RolloutLog::open(place.path().to_owned()).unwrap();
+        append(&mut log, GenerationKey::Train { generation: 0 }, 0, 5);
+        // A file whose line was not written any more, one that was not renamed any more, and others' files.
+        let orphan = format!("{}{EXTENSION}", "0123456789abcdef".repeat(4));
+        let names = [orphan.as_str(), ".rlhost-abc123.tmp", "notes.txt", "mine.safetensors", ".hidden.tmp"];
+        names.iter().for_each(|name| fs::write(place.path().join(name), "x").unwrap());
+        fs::create_dir(place.path().join("unfinished-0")).unwrap();
+        let again = RolloutLog::open(place.path().to_owned()).unwrap();
+        again.remove_leftovers();
+        let there = names.map(|name| place.path().join(name).exists());
+        assert_eq!(there, [false, false, true, true, true]);
+        assert_eq!(again.read(&again.entries[&GenerationKey::Train { generation: 0 }]).unwrap(), generation(5));
+        assert!(place.path().join("unfinished-0").exists());
     }
 
     #[cfg(unix)]

@@ -80,7 +80,7 @@ pub(super) fn read(
 
 /// Returns whether a run can begin before all of its rows have been read.
 fn is_drawn(config: &RunConfig) -> bool {
-    !config.precompute_ref_log_probs && !config.has_episodes_by_row()
+    !config.precompute_ref_log_probs && !config.chooses_by_row()
 }
 
 /// Returns whether the number of usable rows must be known before the first step.

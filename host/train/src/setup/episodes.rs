@@ -2,7 +2,7 @@
 
 use super::opened_model::OpenedModel;
 use super::plugins::LoadedPlugins;
-use crate::config::{PluginEntry, RunConfig};
+use crate::config::{PluginEntry, RunConfig, printable};
 use crate::data::{self, ChatMessage, TemplateVariables};
 use crate::dataset::{Prompt, PromptSet};
 use crate::model::ComputeBackend;
@@ -43,20 +43,30 @@ pub(super) fn check_agent(config: &RunConfig, opened: &OpenedModel, backend: &Co
     Ok(())
 }
 
-/// Refuses rows that don't name one of several environments or agents.
+/// Refuses rows that don't name one of several environments, agents or teachers. The first dataset is that of training.
 pub(super) fn check_rows<'a>(config: &RunConfig, datasets: impl Iterator<Item = &'a PromptSet>) -> Result<()> {
-    if !config.has_episodes_by_row() {
+    if !config.chooses_by_row() {
         return Ok(());
     }
-    let environments = config.environment.iter().map(PluginEntry::name);
-    let names: Vec<&str> = environments.chain(config.agent.iter().map(|agent| agent.name.as_str())).collect();
-    let column = if config.agent.is_empty() { "environment" } else { "agent" };
-    for prompts in datasets {
-        let is_named = |prompt: &Prompt| prompt.acts_in(&config.environment).or(prompt.played_by(&config.agent)).is_some();
-        let Some(prompt) = prompts.all()?.iter().find(|prompt| !is_named(prompt)) else { continue };
-        let (names, row) = (names.join(", "), prompt.row);
-        let detail = format!("row {row}: its column {column:?} must be one of {names}, as the run has several");
-        return Err(Error::setting("dataset", detail));
+    let environments: Vec<&str> = config.environment.iter().map(PluginEntry::name).collect();
+    let agents: Vec<&str> = config.agent.iter().map(|agent| agent.name.as_str()).collect();
+    let teachers: Vec<&str> = config.teacher_servers().filter_map(|teacher| teacher.name).collect();
+    type Choice<'n> = (&'static str, &'n [&'n str], &'n dyn Fn(&Prompt) -> Option<usize>);
+    let choices: [Choice<'_>; 3] = [
+        ("environment", &environments, &|prompt| prompt.acts_in(&config.environment)),
+        ("agent", &agents, &|prompt| prompt.played_by(&config.agent)),
+        ("teacher", &teachers, &|prompt| prompt.taught_by(&teachers)),
+    ];
+    for (at, prompts) in datasets.enumerate() {
+        for (column, names, chosen) in choices.iter().filter(|(_, names, _)| names.len() > 1) {
+            let Some(prompt) = prompts.all()?.iter().find(|prompt| chosen(prompt).is_none()) else { continue };
+            let found =
+                prompt.columns.get(*column).map_or_else(|| "missing".to_owned(), |value| printable(&value.to_string(), 80));
+            let (names, row) = (names.join(", "), prompt.row);
+            let detail =
+                format!("row {row}: its column {column:?} must be one of {names}, as the run has several; it is {found}");
+            return Err(Error::setting(if at == 0 { "dataset" } else { "eval_dataset" }, detail));
+        }
     }
     Ok(())
 }

@@ -151,7 +151,7 @@ pub fn set_up_for(config: RunConfig, beginning: &StartMode, world: Rc<World>, pu
     let RunSetup { settings, world, .. } = run;
     let (model, folder) = (source.clone(), journal.path().to_owned());
     let home = RunHome { model, folder, first_step: beginning.step(), keeps_log: connects };
-    let collector = Collector::new(world.clone(), &plan, data, turns, &home, reference, longest)?.with_teacher(teacher);
+    let collector = Collector::new(world.clone(), &plan, data, turns, &home, reference, longest)?.with_teacher(teacher, &home)?;
     let (plugins, engine) = plugins.into_slots(&settings, world.clone(), trial)?;
     let (state, clock) = (TrainerState { inputs, ..TrainerState::default() }, StepClock::default());
     let mut trainer = Trainer { settings, plan, world, plugins, collector, learner, journal, evaluation, source, state, clock };
@@ -222,7 +222,7 @@ fn resolve_training(
     config.value_model = name;
     if plugins.flow.learns_samples() {
         // Which tokens could be sampled is not recorded over HTTP, and a teacher's server scores among all.
-        let is_recorded = config.agent.is_empty() && config.rollout_server.is_empty() && config.teacher_server.is_none();
+        let is_recorded = config.agent.is_empty() && config.rollout_server.is_empty() && config.teacher_server.is_empty();
         config.score_sampling_support.get_or_insert(is_recorded && needs.divergence().is_none());
         config.old_logp = Some(old_logp(config, backend));
     }

@@ -3,7 +3,7 @@
 use super::opened_model::OpenedModel;
 use super::plugins::LoadedPlugins;
 use super::reference::NamedModel;
-use crate::collector::{Teacher, TeacherServer};
+use crate::collector::{Teacher, TeacherServers};
 use crate::config::RunConfig;
 use crate::dist::World;
 use crate::model::{ComputeBackend, FrozenModel, ModelFolder, WeightStorage};
@@ -34,8 +34,8 @@ pub(super) fn find(
     (beginning, world): (&StartMode, &World),
 ) -> Result<Option<NamedModel>> {
     let needs = &plugins.info().needs;
-    if let Some(url) = &config.teacher_server {
-        check_server(config, plugins, url, beginning)?;
+    if let Some(given) = config.teacher_server.first() {
+        check_server(config, plugins, given, beginning)?;
         return Ok(None);
     }
     let Some(given) = &config.teacher_model else {
@@ -100,17 +100,17 @@ fn check_server(config: &RunConfig, plugins: &LoadedPlugins, url: &str, beginnin
     Ok(())
 }
 
-/// Returns the teacher that scores completions: the model in this process, or the one on the configured server.
+/// Returns the teacher that scores completions: the model in this process, or those on the configured servers.
 ///
 /// # Errors
-/// If the server does not answer.
+/// If a server does not answer.
 pub(super) fn scoring(model: Option<Rc<SharedModel>>, config: &RunConfig, plugins: &LoadedPlugins) -> Result<Option<Teacher>> {
-    let Some(url) = config.teacher_server.as_ref().filter(|_| plugins.info().needs.has_teacher()) else {
+    if config.teacher_server.is_empty() || !plugins.info().needs.has_teacher() {
         return Ok(model.map(Teacher::Model));
-    };
-    let server = TeacherServer::connect(url, config.rollout_timeout())?;
-    tracing::info!("teacher: {}", server.describe());
-    Ok(Some(Teacher::Server(server)))
+    }
+    let servers = TeacherServers::connect(config.teacher_servers(), config.rollout_timeout())?;
+    servers.describe().for_each(|teacher| tracing::info!("teacher: {teacher}"));
+    Ok(Some(Teacher::Servers(servers)))
 }
 
 /// Reads the teacher in this folder.
