@@ -65,6 +65,53 @@ fn rewards(c: &mut Criterion) {
     }
 }
 
+/// Names and texts of scripts: two rewards in each language, the length of a completion and two regular expressions.
+const SCRIPTS: [(&str, &str); 4] = [
+    ("length.py", "def length(completions):\n    return [-abs(len(c) - 120) for c in completions]\n"),
+    (
+        "regex.py",
+        r#"import re
+PATTERN = re.compile(r"^<think>.*?</think>\s*<answer>(.*?)</answer>$", re.DOTALL)
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+def regex(completions):
+    return [(1.0 if PATTERN.match(c) else 0.0) + 0.1 * len(NUMBER.findall(c)) for c in completions]
+"#,
+    ),
+    ("length.js", "export const length = ({ completions }) => completions.map((c) => -Math.abs(c.length - 120));\n"),
+    (
+        "regex.js",
+        r"const PATTERN = /^<think>.*?<\/think>\s*<answer>(.*?)<\/answer>$/s;
+const NUMBER = /-?\d[\d,]*(?:\.\d+)?/g;
+export const regex = ({ completions }) => completions.map((c) => (PATTERN.test(c) ? 1 : 0) + 0.1 * (c.match(NUMBER) ?? []).length);
+",
+    ),
+];
+
+/// Rewards as scripts, for 64 completions of 200 tokens: words and numbers, in tags.
+fn scripts(c: &mut Criterion) {
+    let engine = PluginEngine::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let words = WORDS.split(' ').cycle().enumerate();
+    let words = words.map(|(i, word)| if i % 7 == 0 { (i * 37 % 5000).to_string() } else { word.to_owned() });
+    let body = words.take(160).collect::<Vec<_>>().join(" ");
+    let rows = 64;
+    let batch = RewardBatch {
+        completions: (0..rows).map(|row| format!("<think>{body} {row}</think>\n<answer>so it is {row}</answer>")).collect(),
+        offsets: (0..=rows).map(|row| (row * 200) as u32).collect(),
+        token_ids: vec![7; rows * 200],
+        ..batch(rows)
+    };
+    let mut group = c.benchmark_group("script");
+    group.throughput(Throughput::Elements(rows as u64));
+    for (name, text) in SCRIPTS {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        let source = PluginSource::open(&file.display().to_string()).unwrap();
+        let mut plugin = RewardPlugin::load(&engine, &source, &Map::new(), &PluginLimits::default(), 0).unwrap();
+        group.bench_function(name, |b| b.iter(|| plugin.score(&batch).unwrap()));
+    }
+}
+
 /// Rewards that run code: 64 completions with three tests each, the answers of the tests' problems in turn.
 fn code(c: &mut Criterion) {
     let engine = PluginEngine::new().unwrap();
@@ -139,5 +186,5 @@ fn losses(c: &mut Criterion) {
     group.bench_function("plugin", |b| b.iter(|| plugin.loss(&batch).unwrap()));
 }
 
-criterion_group!(benches, rewards, code, losses);
+criterion_group!(benches, rewards, scripts, code, losses);
 criterion_main!(benches);
