@@ -91,7 +91,7 @@ class Vllm:
 
 def train(rlhost, model, run, steps, more):
     """Start a run with the server; returns the process."""
-    arguments = [rlhost, "grpo", "--model", model, "--plugin", "tldr_length_reward.wasm", "--max-steps", steps, "--num-generations", 4,
+    arguments = [rlhost, "grpo", "--model", model, "--plugin", "letters.py", "--max-steps", steps, "--num-generations", 4,
                  "--per-device-train-batch-size", 8, "--max-completion-length", 16, "--max-prompt-length", 32, "--learning-rate", "1e-4",
                  "--logging-steps", 1, "--log-completions", "all", "--report-to", "none", "--output-dir", run,
                  "--rollout-server", f"http://127.0.0.1:{PORT}", "--rollout-timeout-s", 300, "--dataset", "prompts.jsonl", *more]
@@ -134,6 +134,8 @@ def main():
     rlhost, vllm = str(Path(options.rlhost).resolve()), options.vllm
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
+        # Completions differ in it, unlike in their lengths, so that each step learns something.
+        Path("letters.py").write_text("def letters(completion):\n    return float(completion.count('e') + completion.count('a'))\n")
         Path("config.json").write_text(json.dumps({**SHAPE, "num_hidden_layers": options.layers}))
         texts = [f"The {a} {b} and the {c} went to see a {d}." for a in ("old", "small", "red") for b in ("cat", "king", "ship")
                  for c in ("dog", "queen") for d in ("house", "river", "garden")]
@@ -151,7 +153,7 @@ def main():
                 ended(train(rlhost, "model", f"lora-{dtype}", steps, adapter), "lora")
                 judge(f"lora-{dtype}", "lora", dtype)
                 check(len(server.get("/v1/models")["data"]) == 1, "lora: no adapter is left")
-                ended(train(rlhost, "model", f"ahead-{dtype}", steps, [*adapter, "--max-staleness", 1]), "ahead")
+                ended(train(rlhost, "model", f"ahead-{dtype}", max(2, steps // 2), [*adapter, "--max-staleness", 1]), "ahead")
                 judge(f"ahead-{dtype}", "ahead", dtype, staleness=1)
                 if dtype == "float32":
                     tamper(server, rlhost, options.steps)
@@ -167,7 +169,7 @@ def main():
 
 def teach(rlhost):
     """Distil with the served model as teacher of another one, and with the same model in the process."""
-    subprocess.run([rlhost, "new-model", "student", "--config", "config.json", "--tokenizer", "model", "--seed", "7"], check=True,
+    subprocess.run([rlhost, "new-model", "student", "--config", "model/config.json", "--tokenizer", "model", "--seed", "7"], check=True,
                    stdout=subprocess.DEVNULL)
     teachers = {"here": ["--teacher-model", "model"], "there": ["--teacher-server", f"http://127.0.0.1:{PORT}"]}
     for name, teacher in teachers.items():
@@ -175,6 +177,8 @@ def teach(rlhost):
                    "--per-device-train-batch-size", 4, "--max-completion-length", 16, "--learning-rate", "1e-4", "--logging-steps", 1,
                    "--output-dir", f"taught-{name}", *teacher]
         ended(subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), f"teacher {name}")
+        if failures:
+            return
     here, there = ([row["teacher_kl"] for row in rows(f"taught-{name}")] for name in teachers)
     far = max(abs(a - b) for a, b in zip(here, there))
     check(len(here) == len(there) == 3 and min(map(abs, here)) > 0.01, f"teacher: teacher_kl is {here[0]:.4f} in the first step")
