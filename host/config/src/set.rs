@@ -173,6 +173,9 @@ fn set_of_agent(mut config: RunConfig, path: &str, value: Value) -> std::result:
         set_key(entry, &parts_of(keys), value)?;
     } else if let [entry] = &mut config.agent[..] {
         set_key(entry, &parts_of(below), value)?;
+    } else if !below.contains('.') {
+        let names = config.agent.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(format!("the run has several agents ({names}), whose keys are set as in agent.NAME.timeout_s"));
     } else {
         return Err(no_such("agent", config.agent.iter().map(|entry| entry.name.as_str()), below));
     }

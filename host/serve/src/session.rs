@@ -17,6 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Maximum length of a text in a report, in bytes.
 const SHOWN: usize = 120;
 
+/// Maximum length of a prompt whose conversation is remembered, in tokens.
+const LONGEST_ANNOUNCED: usize = 1 << 18;
+
 /// Rules that all sessions of a server share.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionRules {
@@ -51,6 +54,8 @@ pub struct SessionRecord {
     pub overrode_sampling: bool,
     /// First turn that the agent sent back changed: what the model had written, and what the agent sent.
     pub rewritten: Option<(String, String)>,
+    /// First other message that differed from that of an earlier call which a call could have continued: as it was, and as it came.
+    pub differing: Option<(String, String)>,
 }
 
 /// Finished call.
@@ -128,11 +133,16 @@ impl AgentSession {
     ) -> Result<Option<Vec<u32>>, ApiError> {
         let known: Vec<RecordedCall> = self.lock().calls.values().cloned().collect();
         let mut longest: Option<(&RecordedCall, &ConversationPrompt)> = None;
-        let mut rewritten = None;
+        let (mut rewritten, mut differing) = (None, None);
         for call in &known {
             let Some(before) = call.conversation.as_deref() else { continue };
             let length = before.messages.len();
-            if new.messages.len() < length + 2 || !same_messages(&before.messages, &new.messages[..length]) {
+            if new.messages.len() < length + 2 {
+                continue;
+            }
+            if let Some((was, is)) = first_difference(&before.messages, &new.messages) {
+                let shown = |message: &ChatMessage| printable(message.content.trim(), SHOWN);
+                differing = Some((shown(was), shown(is)));
                 continue;
             }
             if before.extras != new.extras {
@@ -149,7 +159,12 @@ impl AgentSession {
         {
             self.lock().record.rewritten.get_or_insert(change);
         }
-        let Some((call, before)) = longest else { return Ok(None) };
+        let Some((call, before)) = longest else {
+            if let Some(difference) = differing {
+                self.lock().record.differing.get_or_insert(difference);
+            }
+            return Ok(None);
+        };
         let (asked, replies) = (&before.messages, &new.messages[before.messages.len() + 1..]);
         let Ok(following) = tokenizer.encode_following(asked, &call.call.tokens, replies, &new.extras) else { return Ok(None) };
         Ok(Some([&call.call.prompt[..], &call.call.tokens, &following].concat()))
@@ -157,6 +172,9 @@ impl AgentSession {
 
     /// Announces that these tokens are a conversation's prompt.
     pub(crate) fn announce_prompt(&self, tokens: &[u32], conversation: ConversationPrompt) {
+        if tokens.len() > LONGEST_ANNOUNCED {
+            return;
+        }
         let mut state = self.lock();
         // A request that is rejected later leaves its prompt behind.
         let most = 2 * self.rules.max_calls.max(1);
@@ -283,12 +301,9 @@ fn changed(tokenizer: &Tokenizer, call: &RecordedCall, back: &ChatMessage) -> Re
     Ok(Some((shown(&text, &written), shown(&back.content, &calls_of(back)))))
 }
 
-/// Returns whether messages are equal in content, ignoring other fields that clients add.
-fn same_messages(a: &[ChatMessage], b: &[ChatMessage]) -> bool {
-    let same = |(a, b): (&ChatMessage, &ChatMessage)| {
-        a.role == b.role && a.content.trim() == b.content.trim() && calls_of(a) == calls_of(b)
-    };
-    a.len() == b.len() && a.iter().zip(b).all(same)
+/// Returns the first message that differs in content from the one at its place, ignoring other fields that clients add.
+fn first_difference<'m>(before: &'m [ChatMessage], new: &'m [ChatMessage]) -> Option<(&'m ChatMessage, &'m ChatMessage)> {
+    before.iter().zip(new).find(|(a, b)| a.role != b.role || a.content.trim() != b.content.trim() || calls_of(a) != calls_of(b))
 }
 
 /// Returns the names and arguments of a message's tool calls.

@@ -186,6 +186,49 @@ if sample == 3:
 }
 
 #[test]
+fn rows_and_evaluations_that_fail_do_not_end_a_run_and_agents_that_always_fail_do() {
+    if !has("python3") {
+        return;
+    }
+    let fails = |when: &str| {
+        let name = "phase, generation = os.environ[\"RLHOST_EPISODE\"].split(\"-\")[:2]";
+        format!("{name}\nif {when}:\n    sys.exit(5)\n{LETTERS}")
+    };
+    let place = place(&fails("phase == \"eval\" or generation == \"2\""));
+    place.write("ever.py", format!("{CHAT}\n{}", fails("int(generation) >= 2")));
+    // A generation is a row.
+    let one = ["--per-device-train-batch-size", "4", "--max-steps", "6", "--eval-dataset", "rows.jsonl", "--eval-steps", "2"];
+    let run = place.run(&arguments("python3 agent.py", "run", &[&one[..], &["--num-generations-eval", "2"]].concat()));
+    assert!(run.succeeded().stderr.contains("exit status: 5"), "{}", run.stderr);
+    let failed: Vec<f64> = place.lines("run/metrics.jsonl").iter().filter_map(|row| row["episodes/failed"].as_f64()).collect();
+    assert_eq!(failed.iter().filter(|count| **count == 4.0).count(), 1, "{failed:?}");
+    let ever = place.run(&arguments("python3 ever.py", "ever", &one[..4]));
+    assert!(ever.code == Some(1) && ever.error().contains("3 generations in a row"), "{}", ever.stderr);
+    // Whoever has fixed the agent goes on, and what failed is played again.
+    place.write("ever.py", format!("{CHAT}\n{LETTERS}"));
+    place.run(&["resume", "ever", "--max-steps", "6"]).succeeded();
+    assert_eq!(place.figure("ever", "episodes/failed").last(), Some(&0.0));
+}
+
+#[test]
+fn an_agent_whose_calls_never_continue_is_told_why() {
+    if !has("python3") {
+        return;
+    }
+    let place = place(
+        r#"
+messages = [user(row["prompt"])]
+for turn in range(3):
+    messages += [chat([{"role": "system", "content": f"It is {turn} o'clock."}] + messages), user("More.")]
+print(json.dumps({"reward": 1}))
+"#,
+    );
+    let run = place.run(&arguments("python3 agent.py", "run", &["--max-steps", "1"]));
+    let warned = run.succeeded().stderr.matches("none of the 3 calls of an episode extends an earlier one").count();
+    assert!(warned == 1 && run.stderr.contains("It is 0 o'clock.") && run.stderr.contains("It is 1 o'clock."), "{}", run.stderr);
+}
+
+#[test]
 fn a_program_that_stays_plays_one_episode_after_another() {
     if !has("python3") {
         return;

@@ -86,24 +86,21 @@ pub fn limit_memory(_more: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a program run in a new process group, which [`kill_group`] ends. On Linux, if `with_thread` is set, it ends with the thread that
-/// starts it. No-op on systems other than Unix.
-pub fn in_own_group(command: &mut Command, with_thread: bool) {
+/// Makes a program run in a new process group, which [`kill_group`] ends. On Linux, it also ends with the thread that starts it. No-op on
+/// systems other than Unix.
+pub fn in_own_group(command: &mut Command) {
     #[cfg(unix)]
     command.process_group(0);
+    // SAFETY: between fork and exec, the closure makes one system call, which changes a setting of the new process and allocates nothing.
     #[cfg(target_os = "linux")]
-    if with_thread {
-        // SAFETY: between fork and exec, the closure makes one system call, which changes a setting of the new process and allocates
-        // nothing.
-        unsafe {
-            command.pre_exec(|| {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                Ok(())
-            });
-        }
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
     }
-    #[cfg(not(target_os = "linux"))]
-    let _ = with_thread;
+    #[cfg(not(unix))]
+    let _ = command;
 }
 
 /// Kills all processes of the group that [`in_own_group`] created for the program with this id. No-op if the group is gone, and on systems

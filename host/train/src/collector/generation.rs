@@ -34,6 +34,9 @@ use std::sync::Arc;
 /// Number of consecutive generations without a score and without errors after which a run ends.
 const MOST_UNSCORED: u64 = 16;
 
+/// Maximum number of consecutive generations in which all episodes of programs failed, once a step has been taken.
+const MOST_FAILED: u64 = 3;
+
 /// Distinguishes the seeds of estimates from those of losses and dropout.
 const ESTIMATE_SEEDS: u64 = 0x6573_7469;
 
@@ -212,6 +215,17 @@ impl Collector {
         Ok(figures)
     }
 
+    /// Returns how many generations in a row may have failures and nothing else. Programs of agents fail for a row's sake, so some may;
+    /// where nothing has ever been scored, or no driver is there, and where rewards fail, the next generation would fail, too.
+    fn most_failed(&self, with: &CollectionContext<'_>) -> u64 {
+        let has_programs = !self.rollout.agents.is_empty() && !self.rollout.is_played_elsewhere();
+        match with.phase {
+            Phase::Eval if has_programs => u64::MAX,
+            _ if has_programs && with.at.step > 0 => MOST_FAILED,
+            _ => 1,
+        }
+    }
+
     /// Counts consecutive generations in which nothing could be scored.
     ///
     /// # Errors
@@ -220,18 +234,22 @@ impl Collector {
         let step = with.at.step;
         // A small generation may have only rows that no reward scores, and the next one others; many in a row are a mistake. Evaluations
         // in between don't count.
-        let in_a_row = if with.phase == Phase::Eval { 0 } else { self.counters.unscored };
-        self.counters.unscored = if scorable { 0 } else { in_a_row + 1 };
+        let is_training = with.phase != Phase::Eval;
+        let in_a_row = if scorable { 0 } else { 1 + if is_training { self.counters.unscored } else { 0 } };
+        if is_training {
+            self.counters.unscored = in_a_row;
+        }
         if scorable {
             return Ok(());
         }
-        if !failures.is_empty() || self.counters.unscored >= MOST_UNSCORED {
+        let most = if failures.is_empty() { MOST_UNSCORED } else { self.most_failed(with) };
+        if in_a_row >= most {
             let reason = failures.iter().find_map(|failure| failure.failed.first()).map(|(_, error)| error.clone());
-            return Err(Error::Unscored { step, generations: if failures.is_empty() { MOST_UNSCORED } else { 1 }, reason });
+            return Err(Error::Unscored { step, generations: most, reason });
         }
-        if self.counters.unscored == 1 && with.phase == Phase::Train {
+        if in_a_row == 1 && is_training {
             tracing::warn!(
-                "no reward could score any completion of the generation of step {}; {MOST_UNSCORED} in a row end the run",
+                "no reward could score any completion of the generation of step {}; {most} in a row end the run",
                 step + 1
             );
         }

@@ -134,6 +134,9 @@ impl AgentContext<'_> {
     /// Converts a played episode and stores it. A failed one is not stored, so that a resumed run plays it again.
     pub(super) fn end(&self, number: usize, mut played: PlayedEpisode) -> FinishedEpisode {
         let (at, agent) = self.agent_of(number);
+        if let Some(failed) = played.failed.as_mut().filter(|_| self.stage.agents.len() > 1) {
+            *failed = format!("{}: {failed}", agent.entry.name);
+        }
         agent.warned.lock().unwrap_or_else(PoisonError::into_inner).warn_of(&mut played, &agent.entry.name);
         let (place, sample) = self.place_of(number);
         let prompt = &self.generation.prompts[place];
@@ -205,7 +208,8 @@ impl AgentContext<'_> {
     /// Plays an episode with an idle program, or starts a new one.
     fn play_persistent(&self, agent: &StagedAgent, episode: &AgentEpisode) -> ProgramOutcome {
         let idle = || agent.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = idle().pop();
+        // One that has ended since its last episode is replaced.
+        let waiting = std::iter::from_fn(|| idle().pop()).find_map(|mut program| program.is_running().then_some(program));
         let started = waiting.map_or_else(|| PersistentProgram::start(&agent.entry, &self.addresses()), Ok);
         let program = match started {
             Ok(program) => program,

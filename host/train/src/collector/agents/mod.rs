@@ -21,7 +21,7 @@ use super::source::{PolicyVersion, RolloutBatch, RolloutRequest, RolloutSource};
 use super::turns::TurnGenerator;
 use crate::Result;
 use crate::dataset::Prompt;
-use crate::model::PromptPass;
+use crate::model::{FrozenModel, PromptPass};
 use crate::phase::Phase;
 use crate::plan::RolloutPlan;
 use generations_ahead::GenerationsAhead;
@@ -42,12 +42,14 @@ pub(super) struct AgentSource {
     stage: Option<Arc<AgentStage>>,
     /// Generations that are played while training goes on.
     ahead: GenerationsAhead,
+    /// Copy of the newest weights that a generation was begun with, which all of the same version share.
+    copied: Option<(u64, FrozenModel)>,
 }
 
 impl AgentSource {
     /// Creates a source with the plan's agents, for a run in this folder.
     pub(super) fn new(turns: Rc<TurnGenerator>, plan: Rc<RolloutPlan>, folder: PathBuf) -> Self {
-        Self { turns, plan, folder, stage: None, ahead: GenerationsAhead::default() }
+        Self { turns, plan, folder, stage: None, ahead: GenerationsAhead::default(), copied: None }
     }
 
     /// Returns the stage, started if it was not.
@@ -91,12 +93,18 @@ impl RolloutSource for AgentSource {
     fn begin(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<()> {
         let generation = self.generation(request, policy.version);
         // Training changes the policy's own weights meanwhile.
-        let model = policy.policy.frozen_copy()?.decoding_with(self.plan.dtype)?;
+        let frozen = match self.copied.take().filter(|(version, _)| *version == policy.version) {
+            Some((_, frozen)) => frozen,
+            None => policy.policy.frozen_copy()?,
+        };
+        let model = frozen.decoding_with(self.plan.dtype)?;
+        self.copied = Some((policy.version, frozen));
         let stage = self.stage()?;
         self.ahead.begin(stage, generation, model)
     }
 
     fn discard_begun(&mut self) {
+        self.copied = None;
         if let Some(stage) = &self.stage {
             self.ahead.discard(stage);
         }

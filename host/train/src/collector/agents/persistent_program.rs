@@ -1,12 +1,12 @@
 //! Persistent agents: a program that is started once and plays an episode for each line of its input.
 
-use super::program::{DISCARDED, ProgramOutcome, StreamReader, begin, spawned};
+use super::program::{DISCARDED, ProgramOutcome, StreamReader, begin, has_ended, spawned};
 use crate::config::AgentEntry;
 use crate::ops;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin};
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Longest line of a program's output that can be a report, in bytes.
@@ -24,7 +24,8 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 /// A program that waits for an episode or plays one. It is killed on drop.
 pub(super) struct PersistentProgram {
     child: Child,
-    stdin: ChildStdin,
+    /// Lines for the program's input, which a thread writes, since the program may not read them.
+    input: Sender<String>,
     /// Lines of the program's output; disconnected when it has exited.
     lines: Receiver<String>,
     errors: StreamReader,
@@ -36,10 +37,9 @@ impl PersistentProgram {
     /// # Errors
     /// The reason, if it can't be started.
     pub(super) fn start(entry: &AgentEntry, variables: &[(&str, String)]) -> Result<Self, String> {
-        let mut child = spawned(entry, variables)?;
-        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (Some(stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
-            return Err("has no standard input or output".into());
+        let (mut child, input) = spawned_with_writer(entry, variables)?;
+        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+            return Err("has no standard output".into());
         };
         let (sender, lines) = sync_channel(WAITING);
         let reading = begin(move || read_lines(stdout, &sender)).and_then(|()| StreamReader::spawn(stderr));
@@ -48,19 +48,24 @@ impl PersistentProgram {
             // It has just been killed.
             let _ = child.wait();
         })?;
-        Ok(Self { child, stdin, lines, errors })
+        Ok(Self { child, input, lines, errors })
+    }
+
+    /// Returns whether the program is still running.
+    pub(super) fn is_running(&mut self) -> bool {
+        !has_ended(&mut self.child)
     }
 
     /// Plays an episode, until it is discarded. Returns its outcome, and the program unless it can't be used again.
-    pub(super) fn play(mut self, line: &str, limit: Duration, discarded: &AtomicBool) -> (ProgramOutcome, Option<Self>) {
+    pub(super) fn play(self, line: &str, limit: Duration, discarded: &AtomicBool) -> (ProgramOutcome, Option<Self>) {
         // Output after the last report belongs to no episode.
         while self.lines.try_recv().is_ok() {}
         let failed = |this: &Self, reason: String| {
             let errors = this.errors.text(Instant::now() + LAST_WORDS);
             (ProgramOutcome { output: String::new(), errors, failed: Some(reason) }, None)
         };
-        if let Err(error) = self.stdin.write_all(line.as_bytes()).and_then(|()| self.stdin.flush()) {
-            return failed(&self, format!("reads no more episodes: {error}"));
+        if self.input.send(line.to_owned()).is_err() {
+            return failed(&self, "reads no more episodes".into());
         }
         let (until, mut output) = (Instant::now() + limit, String::new());
         loop {
@@ -83,6 +88,30 @@ impl PersistentProgram {
             }
         }
     }
+}
+
+/// Starts a program from a thread that writes its input, and that stays as long as the program is used: the system kills the program with
+/// the thread that has started it, and so with the run.
+fn spawned_with_writer(entry: &AgentEntry, variables: &[(&str, String)]) -> Result<(Child, Sender<String>), String> {
+    let (entry, variables) = (entry.clone(), variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+    let variables: Vec<(String, String)> = variables.collect();
+    let (started, starting) = channel();
+    let (input, lines) = channel::<String>();
+    begin(move || {
+        let variables: Vec<(&str, String)> = variables.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+        let mut child = spawned(&entry, &variables);
+        let stdin = child.as_mut().ok().and_then(|child| child.stdin.take());
+        if started.send(child).is_err() {
+            return;
+        }
+        let Some(mut stdin) = stdin else { return };
+        let mut write = |line: String| stdin.write_all(line.as_bytes()).and_then(|()| stdin.flush()).is_ok();
+        // A program that no longer reads is noticed by its output or its time. This thread stays until the program is dropped.
+        let mut reads = true;
+        lines.into_iter().for_each(|line| reads = reads && write(line));
+    })?;
+    let child = starting.recv().map_err(|_| "can't be started: its thread has ended".to_owned())??;
+    Ok((child, input))
 }
 
 impl Drop for PersistentProgram {
@@ -144,6 +173,11 @@ mod tests {
         let (reason, errors) = play("read -r line; echo lost >&2", MINUTE);
         assert_eq!((reason.as_str(), errors.as_str()), ("ended before it reported", "lost\n"));
         assert!(play("read -r line; sleep 1000", Duration::from_millis(300)).0.contains("took longer than 0.3 s"));
+        // A program that does not read, with a line that no pipe holds.
+        let long = "x".repeat(1 << 20) + "\n";
+        let hangs = PersistentProgram::start(&entry("sleep 1000"), &[]).unwrap();
+        let (outcome, _) = hangs.play(&long, Duration::from_millis(300), &AtomicBool::new(false));
+        assert!(outcome.failed.unwrap().contains("took longer than 0.3 s"));
         // Endless output without a report.
         assert!(play("yes", Duration::from_millis(300)).0.contains("took longer than 0.3 s"));
         assert!(

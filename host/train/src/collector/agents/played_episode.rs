@@ -19,6 +19,9 @@ const SHOWN: usize = 300;
 /// Maximum length of the output in an episode's record, in bytes.
 const RECORDED: usize = 4096;
 
+/// Number of calls of an episode, none of which extends another, of which a warning tells.
+const BROKEN_CALLS: usize = 3;
+
 /// Number of bytes of the longest UTF-8 character.
 const LONGEST_CHARACTER: usize = 4;
 
@@ -42,6 +45,8 @@ pub(super) struct PlayedEpisode {
 pub(super) struct AgentWarnings {
     sampling: bool,
     rewritten: bool,
+    refused: bool,
+    differing: bool,
 }
 
 impl AgentWarnings {
@@ -50,6 +55,21 @@ impl AgentWarnings {
         if played.record.overrode_sampling && !std::mem::replace(&mut self.sampling, true) {
             tracing::warn!(
                 "{name}: the agent asks for sampling parameters of its own; the run's temperature, top_p, top_k, min_p and repetition_penalty are used"
+            );
+        }
+        if let Some(refused) = played.record.refused.as_ref().filter(|_| played.failed.is_none())
+            && !std::mem::replace(&mut self.refused, true)
+        {
+            tracing::warn!("{name}: a call of the agent was refused, and its episode counts all the same: {refused}");
+        }
+        let (calls, (branches, _)) = (played.trajectory.calls(), played.trajectory.branches());
+        if let Some((was, is)) = played.record.differing.take().filter(|_| calls >= BROKEN_CALLS && branches + 1 >= calls)
+            && played.record.rewritten.is_none()
+            && !std::mem::replace(&mut self.differing, true)
+        {
+            tracing::warn!(
+                "{name}: none of the {calls} calls of an episode extends an earlier one, so that all of the text before is read again: a message \
+                 was {was:?} and came back as {is:?}"
             );
         }
         if let Some((written, sent)) = played.record.rewritten.take()

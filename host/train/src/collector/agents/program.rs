@@ -44,8 +44,8 @@ pub(super) fn spawned(entry: &AgentEntry, variables: &[(&str, String)]) -> Resul
     command.envs(passed.filter_map(|name| Some((name, std::env::var_os(name)?))));
     command.envs(variables.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // A persistent program outlives the thread that starts it, and ends when its input is closed.
-    ops::in_own_group(&mut command, !entry.persistent);
+    // The thread that starts it lives as long as the program is used.
+    ops::in_own_group(&mut command);
     command.spawn().map_err(|error| format!("{} can't be started: {error}", entry.command[0]))
 }
 
@@ -90,12 +90,12 @@ fn followed(mut child: Child, limit: Duration, input: String, discarded: &Atomic
 }
 
 #[cfg(unix)]
-fn has_ended(child: &mut Child) -> bool {
+pub(super) fn has_ended(child: &mut Child) -> bool {
     ops::has_ended(child)
 }
 
 #[cfg(not(unix))]
-fn has_ended(child: &mut Child) -> bool {
+pub(super) fn has_ended(child: &mut Child) -> bool {
     !matches!(child.try_wait(), Ok(None))
 }
 

@@ -107,7 +107,7 @@ impl AgentReport {
 
 /// Parses a reward; `null` is none.
 fn score(given: &Value) -> Result<Option<f32>, String> {
-    let is_score = |reward: &f64| reward.abs() <= f64::from(LARGEST_SCORE);
+    let is_score = |reward: &f64| (*reward as f32).abs() <= LARGEST_SCORE;
     match number(given).filter(is_score) {
         Some(reward) => Ok(Some(reward as f32)),
         None if given.is_null() => Ok(None),
