@@ -187,7 +187,7 @@ impl Args {
         ensure!(max_waiting > 0, "--max-waiting must be at least 1");
         let bytes = kv_cache_memory_bytes.unwrap_or_else(EngineOptions::default_cache_bytes);
         let cache_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        Ok(EngineOptions { max_model_len, max_num_seqs, max_waiting, cache_bytes })
+        Ok(EngineOptions { max_model_len, max_num_seqs, max_waiting, cache_bytes, favours_throughput: false })
     }
 
     fn app(&self) -> anyhow::Result<App> {

@@ -26,6 +26,8 @@ pub struct EngineOptions {
     pub max_waiting: usize,
     /// Memory for keys and values, including the prefix cache, in bytes.
     pub cache_bytes: usize,
+    /// Whether prompts are read as fast as possible, although the next tokens of other sequences come later then.
+    pub favours_throughput: bool,
 }
 
 impl EngineOptions {

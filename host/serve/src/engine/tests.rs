@@ -6,7 +6,8 @@ use rlhost_models::rollout::{self, Generator};
 
 const GREEDY: Sampler = Sampler { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0 };
 const WARM: Sampler = Sampler { temperature: 0.8, top_p: 0.9, top_k: 40, min_p: 0.01, repetition_penalty: 1.1 };
-const OPTIONS: EngineOptions = EngineOptions { max_model_len: 512, max_num_seqs: 4, max_waiting: 64, cache_bytes: 64 << 20 };
+const OPTIONS: EngineOptions =
+    EngineOptions { max_model_len: 512, max_num_seqs: 4, max_waiting: 64, cache_bytes: 64 << 20, favours_throughput: false };
 
 fn frozen() -> FrozenModel {
     let folder = tempfile::tempdir().unwrap();
@@ -103,9 +104,11 @@ fn greedy_tokens_and_log_probabilities_are_those_of_a_generation_for_training() 
 
 #[test]
 fn a_seed_gives_the_same_bits_alone_in_a_crowd_and_from_the_cache() {
-    for dtype in [RolloutDtype::Auto, RolloutDtype::Bfloat16, RolloutDtype::Int8] {
+    let dtypes = [RolloutDtype::Auto, RolloutDtype::Bfloat16, RolloutDtype::Int8];
+    for (dtype, favours_throughput) in dtypes.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
         let frozen = frozen();
-        let start = || InferenceEngine::start(frozen.decoding_with(dtype).unwrap(), 0, OPTIONS).unwrap();
+        let options = EngineOptions { favours_throughput, ..OPTIONS };
+        let start = || InferenceEngine::start(frozen.decoding_with(dtype).unwrap(), 0, options).unwrap();
         let tokens = prompt(2, 150);
         let alone = bits(&one(&start(), request(&tokens, WARM, 30)).0);
         let engine = start();

@@ -331,7 +331,7 @@ impl EngineWorker {
     /// Computes the steps of a round.
     fn advance(&mut self) -> model::Result<()> {
         let begun = Instant::now();
-        let generating = self.active.iter().any(|sequence| !sequence.is_reading());
+        let generating = !self.options.favours_throughput && self.active.iter().any(|sequence| !sequence.is_reading());
         let (mut budget, most_scored) = (self.chunks.budget(generating), scored_part(&self.own.model));
         let carries_state = self.carries_state();
         // Group the steps by weights.

@@ -77,6 +77,8 @@ impl AgentServer {
             // Each episode may have as many requests in flight as it has calls.
             max_waiting: episodes.saturating_mul(plan.episode_limits.turns).saturating_mul(2),
             cache_bytes: usize::try_from(EngineOptions::default_cache_bytes()).unwrap_or(usize::MAX),
+            // Training waits for all episodes, and nobody for a single token.
+            favours_throughput: true,
         };
         self.sessions.answer_with(InferenceEngine::start(model, version, options).map_err(failed)?);
         Ok(())
