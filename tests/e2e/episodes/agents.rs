@@ -1,9 +1,10 @@
 //! Agents: programs that ask the policy over HTTP, whose calls are trained on.
 
-use rlhost_tests::{TestFolder, tiny};
+use rlhost_tests::{KilledOnDrop, TestFolder, tiny};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 const TEMPLATE: &str =
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
@@ -208,6 +209,38 @@ fn rows_and_evaluations_that_fail_do_not_end_a_run_and_agents_that_always_fail_d
     place.write("ever.py", format!("{CHAT}\n{LETTERS}"));
     place.run(&["resume", "ever", "--max-steps", "6"]).succeeded();
     assert_eq!(place.figure("ever", "episodes/failed").last(), Some(&0.0));
+}
+
+#[test]
+fn programs_that_stay_end_with_a_run_that_is_killed() {
+    if !cfg!(target_os = "linux") {
+        eprintln!("skipped: only Linux ends a program with the run");
+        return;
+    }
+    if !has("python3") {
+        return;
+    }
+    let place = place("");
+    place.write("stays.py", "import os, time\nopen(f\"pid-{os.getpid()}\", \"w\").close()\ntime.sleep(100000)\n");
+    let given = ["--max-steps", "1", "--set", "agent.persistent=true"];
+    let mut run = KilledOnDrop(place.start(&arguments("python3 stays.py", "run", &given)));
+    let pids = || -> Vec<String> {
+        let names = std::fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter_map(|name| name.strip_prefix("pid-").map(str::to_owned)).collect()
+    };
+    let until = |what: &str, holds: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !holds() {
+            assert!(begun.elapsed() < Duration::from_secs(120), "{what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    until("no program was started", &|| !pids().is_empty());
+    run.0.kill().unwrap();
+    run.0.wait().unwrap();
+    // One that has ended may wait to be collected.
+    let lives = |pid: &String| std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    until("a program lives on", &|| !pids().iter().any(lives));
 }
 
 #[test]

@@ -4,8 +4,8 @@ use rlhost_tests::families::{assert_cache_is_cut_and_shared, greedy_text, grpo, 
 use rlhost_tests::{TestFolder, mpi};
 use serde_json::{Value, json};
 
-/// A small model with an embedding for each layer and last layers that read others' keys; and one whose keys serve as values.
-fn families() -> [Value; 2] {
+/// A small model with an embedding for each layer and last layers that read others' keys; one whose keys serve as values; and one with experts.
+fn families() -> [Value; 3] {
     let types = |kinds: &str| -> Value {
         kinds.chars().map(|kind| if kind == 's' { "sliding_attention" } else { "full_attention" }).collect()
     };
@@ -17,7 +17,11 @@ fn families() -> [Value; 2] {
         "model_type": "gemma4_unified_text", "num_hidden_layers": 3, "layer_types": types("fsf"), "attention_k_eq_v": true,
         "num_global_key_value_heads": 1, "final_logit_softcapping": 20.0,
     });
-    [small, large]
+    let mixed = json!({
+        "model_type": "gemma4_text", "num_hidden_layers": 3, "layer_types": types("sff"), "hidden_size_per_layer_input": 0,
+        "enable_moe_block": true, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 12,
+    });
+    [small, large, mixed]
 }
 
 /// A folder with a small model of a family as `model`, and rows as `rows.jsonl`.
@@ -64,8 +68,9 @@ fn an_adapter_on_it_has_pefts_names_and_is_merged_into_it() {
         place.assert_resumes("adapter", 2, 3, "adapter_model.safetensors");
         let adapter = place.tensors("adapter/checkpoint-3/adapter_model.safetensors");
         let of_inputs = ["layers.3.per_layer_input_gate", "layers.3.per_layer_projection", "per_layer_model_projection"];
-        let of_inputs = of_inputs.iter().filter(|_| family["model_type"] == "gemma4_text");
-        for part in ["layers.1.self_attn.q_proj", "layers.1.self_attn.v_proj"].iter().chain(of_inputs) {
+        let of_inputs = of_inputs.iter().filter(|_| family["hidden_size_per_layer_input"] == 8);
+        let of_experts = ["layers.2.router.proj"].iter().filter(|_| family["enable_moe_block"] == true);
+        for part in ["layers.1.self_attn.q_proj", "layers.1.self_attn.v_proj"].iter().chain(of_inputs).chain(of_experts) {
             let name = format!("base_model.model.model.{part}.lora_A.weight");
             assert!(adapter.contains_key(&name), "{name}: {:?}", adapter.keys());
         }
@@ -114,7 +119,7 @@ fn two_ranks_train_it_as_one_does() {
 
 #[test]
 fn what_is_not_supported_of_it_is_refused_by_name() {
-    let [family, _] = families();
+    let [family, ..] = families();
     let place = place(&family);
     let outcome = place.run(&["export", "model", "model.gguf", "--format", "gguf"]);
     assert_ne!(outcome.code, Some(0));
@@ -124,8 +129,13 @@ fn what_is_not_supported_of_it_is_refused_by_name() {
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
     assert!(outcome.error().contains("post_per_layer_input_norm"), "{}", outcome.stderr);
     let mut config: Value = serde_json::from_slice(&std::fs::read(place.path("model/config.json")).unwrap()).unwrap();
-    config["enable_moe_block"] = true.into();
-    place.write("model/config.json", config.to_string());
-    let outcome = place.run(&["models", "model"]);
-    assert!(outcome.stdout.contains("enable_moe_block") || outcome.stderr.contains("enable_moe_block"), "{}", outcome.stdout);
+    for (key, value) in [("use_bidirectional_attention", json!("all")), ("enable_moe_block", json!(true))] {
+        let before = config.as_object_mut().unwrap().insert(key.to_owned(), value);
+        place.write("model/config.json", config.to_string());
+        let outcome = place.run(&["models", "model"]);
+        // Experts need their numbers.
+        let named = if key == "enable_moe_block" { "moe_intermediate_size" } else { key };
+        assert!(outcome.stdout.contains(named) || outcome.stderr.contains(named), "{key}: {} {}", outcome.stdout, outcome.stderr);
+        config[key] = before.unwrap_or_default();
+    }
 }
