@@ -3,6 +3,7 @@
 use rlhost_tests::server::{ServerProcess, TestHttpRequest};
 use rlhost_tests::{KilledOnDrop, TestFolder, small, tiny};
 use serde_json::{Value, json};
+use std::cell::RefCell;
 use std::io::{BufReader, Write};
 use std::net::TcpListener;
 use std::time::Duration;
@@ -137,9 +138,18 @@ fn servers_that_are_lost_or_have_other_weights_change_nothing() {
         }
         said(&urls[0], "404")
     });
-    // Or puts an older version in its place.
+    // Or puts an older version in its place. A server that is not used yet would only stay so: one that is used gets one version after another.
+    let versions = RefCell::new(Vec::new());
     until(&|| {
         let older = adapter(&first).and_then(|(name, folder)| {
+            let mut versions = versions.borrow_mut();
+            if versions.last() != Some(&name) {
+                versions.push(name.clone());
+            }
+            if versions.len() < 4 {
+                return None;
+            }
+            versions.clear();
             let (stem, version) = folder.rsplit_once('-')?;
             let version = version.parse::<u64>().ok()?.checked_sub(1)?;
             Some(json!({"lora_name": name, "lora_path": format!("{stem}-{version}"), "load_inplace": true}))
