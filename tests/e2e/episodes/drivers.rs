@@ -68,8 +68,10 @@ impl DriverClient {
     fn ask_text(&self, path: &str, body: &str) -> Option<(u16, Value)> {
         let (mut stream, mut bytes) = (self.begin(path, body)?, Vec::new());
         let _ = stream.read_to_end(&mut bytes);
-        let answer = (!bytes.is_empty()).then(|| TestHttpResponse::read(&bytes[..]))?;
-        Some((answer.status, answer.json()))
+        // The process of a run may end while it writes, so that half of a response arrives.
+        bytes.windows(4).any(|end| end == b"\r\n\r\n").then_some(())?;
+        let response = TestHttpResponse::read(&bytes[..]);
+        Some((response.status, serde_json::from_str(&response.body).ok()?))
     }
 
     /// Sends a request, and returns the connection; none if nobody listens.
@@ -107,6 +109,8 @@ fn user(text: &str) -> Value {
 }
 
 /// Plays the game of the program [`LETTERS`], and ends the session with its reward.
+///
+/// Returns none if the run did not take part to the end, as one does not whose last step came before.
 fn play_letters(session: &DriverClient, task: &Value) -> Option<()> {
     let (mut messages, mut letters) = (vec![user(task["row"]["prompt"].as_str()?)], 0);
     for _ in 0..2 {
@@ -115,7 +119,10 @@ fn play_letters(session: &DriverClient, task: &Value) -> Option<()> {
         messages.extend([said, user("More.")]);
     }
     let (status, ended) = session.ask("/rl/end_session", &json!({"reward": letters, "metrics": {"letters": letters}}))?;
-    assert_eq!((status, &ended), (200, &json!({"episode": task["episode"], "calls": 2})));
+    if status != 200 {
+        return None;
+    }
+    assert_eq!(ended, json!({"episode": task["episode"], "calls": 2}));
     Some(())
 }
 
