@@ -2,6 +2,7 @@
 //! comes back gets the current weights first. Nothing waits forever: each request has a time limit, busy servers are checked for liveness,
 //! and waiting requests fail if there is no server.
 
+use super::balance::{MemberLoad, next_member};
 use super::connection::{Connection, ServerFault, SyncedServer};
 use super::publisher::PublishedPolicy;
 use rlhost_web::inference::{Completion, CompletionRequest};
@@ -19,6 +20,9 @@ const CHECK: Duration = Duration::from_secs(2);
 
 /// Maximum interval between attempts to reach a lost server.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// Time for which others leave work to a server that is being updated, if updates take less than half of it.
+const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Maximum number of requests in flight at one server.
 const MOST_REQUESTS: usize = 64;
@@ -93,6 +97,7 @@ impl Fleet {
             warnings: Vec::new(),
             patience,
             sequences,
+            update_time: Duration::ZERO,
         };
         let thread = thread::Builder::new().name("rollouts".into()).spawn(move || dispatcher.run(&receiver))?;
         Ok(Self { sender, thread: Some(thread) })
@@ -139,8 +144,8 @@ struct FleetMember {
     state: ServerAvailability,
     /// What the server served last.
     served: Option<Arc<SyncedServer>>,
-    /// Whether a thread is updating it to a version.
-    is_updating: bool,
+    /// When a thread began to update it to a version, if one does.
+    updating_since: Option<Instant>,
     /// Number of sequences in flight, and of requests.
     under_way: (usize, usize),
     /// Number of times that the server was lost; requests from before no longer count as in flight.
@@ -156,7 +161,7 @@ impl FleetMember {
             connection,
             state,
             served: None,
-            is_updating: false,
+            updating_since: None,
             under_way: (0, 0),
             incarnation: 0,
             checked_at: now,
@@ -173,9 +178,15 @@ impl FleetMember {
     /// Returns what the server serves, if it can take a job with this version now.
     fn ready(&self, version: u64) -> Option<&Arc<SyncedServer>> {
         match &self.state {
-            ServerAvailability::Ready(serving) if !self.is_updating && serving.version == version => Some(serving),
+            ServerAvailability::Ready(serving) if self.updating_since.is_none() && serving.version == version => Some(serving),
             _ => None,
         }
+    }
+
+    /// Returns whether the server is being updated, has not failed, and should be ready soon: other servers leave it its share of the work.
+    fn is_awaited(&self, wait: Duration) -> bool {
+        let has_failed = matches!(&self.state, ServerAvailability::Down { reason: Some(_), .. });
+        !has_failed && self.updating_since.is_some_and(|since| since.elapsed() < wait)
     }
 }
 
@@ -207,6 +218,8 @@ struct Dispatcher {
     warnings: Vec<String>,
     patience: Duration,
     sequences: usize,
+    /// How long the last update of a server took.
+    update_time: Duration,
 }
 
 impl Dispatcher {
@@ -273,7 +286,7 @@ impl Dispatcher {
                 ServerAvailability::Ready(serving) => serving.version != published.version,
                 ServerAvailability::Down { retry_at, .. } => *retry_at <= now,
             };
-            if member.is_updating || !is_due {
+            if member.updating_since.is_some() || !is_due {
                 continue;
             }
             let (connection, published, before) = (Arc::clone(&member.connection), Arc::clone(&published), member.served.clone());
@@ -283,15 +296,17 @@ impl Dispatcher {
                 let _ = sender.send(FleetMessage::Updated { server, result });
             };
             // If no thread can be started, it is retried later.
-            member.is_updating = thread::Builder::new().name("weights".into()).spawn(update).is_ok();
+            let is_started = thread::Builder::new().name("weights".into()).spawn(update).is_ok();
+            member.updating_since = is_started.then_some(now);
         }
     }
 
     fn updated(&mut self, server: usize, result: Result<SyncedServer, ServerFault>) {
         let member = &mut self.members[server];
-        member.is_updating = false;
+        let since = member.updating_since.take();
         match result {
             Ok(serving) => {
+                self.update_time = since.map_or(self.update_time, |since| since.elapsed());
                 if matches!(member.state, ServerAvailability::Down { reason: Some(_), .. }) {
                     tracing::info!("{} is back, with the policy's weights", member.connection.name());
                 }
@@ -345,7 +360,7 @@ impl Dispatcher {
     /// Checks whether busy servers are alive.
     fn check_members(&mut self) {
         for (server, member) in self.members.iter_mut().enumerate() {
-            let is_busy = member.under_way.1 > 0 || member.is_updating;
+            let is_busy = member.under_way.1 > 0 || member.updating_since.is_some();
             let is_due = is_busy && !member.is_checking && member.checked_at.elapsed() >= CHECK;
             if !is_due || !matches!(member.state, ServerAvailability::Ready(_)) {
                 continue;
@@ -358,21 +373,30 @@ impl Dispatcher {
         }
     }
 
+    /// Returns how busy each server is that takes jobs of this version, now or soon.
+    fn loads(&self, version: u64, samples: usize) -> Vec<MemberLoad> {
+        let wait = SHORTEST_WAIT.max(2 * self.update_time);
+        let load = |(index, member): (usize, &FleetMember)| {
+            let (sequences, requests) = member.under_way;
+            let is_ready = member.ready(version).is_some();
+            let has_room = requests == 0 || sequences + samples <= self.sequences && requests < MOST_REQUESTS;
+            (is_ready || member.is_awaited(wait)).then_some(MemberLoad { index, sequences, is_ready, has_room })
+        };
+        self.members.iter().enumerate().filter_map(load).collect()
+    }
+
     /// Assigns waiting jobs to the least busy servers.
     fn assign(&mut self) {
         let Some(version) = self.published.as_ref().map(|published| published.version) else { return };
         while let Some(&id) = self.queue.front() {
-            let Some(pending) = self.pending.get_mut(&id) else {
+            let Some(pending) = self.pending.get(&id) else {
                 self.queue.pop_front();
                 continue;
             };
             let samples = pending.job.request.samples;
-            let has_room = |member: &FleetMember| {
-                let (sequences, requests) = member.under_way;
-                requests == 0 || sequences + samples <= self.sequences && requests < MOST_REQUESTS
-            };
-            let free = self.members.iter().enumerate().filter(|(_, member)| member.ready(version).is_some() && has_room(member));
-            let Some((server, _)) = free.min_by_key(|(_, member)| member.under_way.0) else { return };
+            let queued = self.queue.iter().filter_map(|id| self.pending.get(id)).map(|pending| pending.job.request.samples).sum();
+            let Some(server) = next_member(&self.loads(version, samples), queued) else { return };
+            let Some(pending) = self.pending.get_mut(&id) else { return };
             let member = &mut self.members[server];
             let Some(serving) = member.ready(version).cloned() else { return };
             let (connection, request) = (Arc::clone(&member.connection), pending.job.request.clone());

@@ -4,6 +4,7 @@
 //! of its tokens were written with the expected version: according to the server itself, and because the server computes the same
 //! log-probabilities of a text as the trainer.
 
+mod balance;
 mod connection;
 mod fleet;
 mod publisher;
