@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// Models with biases, norms of heads, joined matrices, bounded scores and logits, layer norms, experts, convolutions, delta networks,
 /// compressed keys and values, layers of one part, and layers with inputs of their own and unscaled scores.
-const MODELS: [&str; 13] = [
+const MODELS: [&str; 14] = [
     "llama_biased",
     "qwen3",
     "phi3",
@@ -28,6 +28,7 @@ const MODELS: [&str; 13] = [
     "qwen3_5",
     "deepseek_v3_dense",
     "nemotron_h_dense",
+    "falcon_h1",
     "gemma4",
     "gemma4_unified",
 ];

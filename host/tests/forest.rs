@@ -7,6 +7,8 @@ mod families;
 mod naive;
 #[path = "shared/packed.rs"]
 mod packed;
+#[path = "forest/recurrent.rs"]
+mod recurrent;
 #[path = "forest/varied.rs"]
 mod varied;
 
@@ -223,6 +225,8 @@ fn maps(a: &Architecture, layer: usize, targets: usize) -> usize {
         Family::GraniteMoeHybrid if a.is_recurrent(layer) => 4,
         Family::GraniteMoeHybrid => 6,
         // One projection that reads the state space's input, two of an MLP, or four around attention.
+        // One projection that reads the state space's input, four around attention, and three of the MLP.
+        Family::FalconH1 => 8,
         Family::NemotronH if a.is_recurrent(layer) => 1,
         Family::NemotronH => {
             if a.feeds(layer) {
@@ -270,6 +274,7 @@ fn targets(a: &Architecture) -> Vec<String> {
             &["in_proj", "out_proj", "q_proj", "k_proj", "v_proj", "o_proj", "input_linear", "output_linear"]
         }
         Family::GraniteMoeShared => &["q_proj", "k_proj", "v_proj", "o_proj", "input_linear", "output_linear"],
+        Family::FalconH1 => &["in_proj", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         Family::Llama4 => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         Family::Lfm2 => &["in_proj", "out_proj", "q_proj", "k_proj", "v_proj", "w1", "w2", "w3"],
         Family::Lfm2Moe => &["in_proj", "out_proj", "q_proj", "k_proj", "v_proj"],

@@ -17,8 +17,9 @@ const LORA: LoraSettings = LoraSettings::new(4, 8.0);
 const DORA: LoraSettings = LoraSettings { use_dora: true, ..LORA };
 
 /// Models with biases, norms of heads, joined matrices, an MLP without a gate, compressed keys and values, layers of one part, and layers
-/// that read others' keys or an input of their own.
-const MODELS: [&str; 7] = ["llama_biased", "qwen3", "phi3", "starcoder2", "deepseek_v3_dense", "nemotron_h_dense", "gemma4"];
+/// that read others' keys or an input of their own, or have attention and a state space.
+const MODELS: [&str; 8] =
+    ["llama_biased", "qwen3", "phi3", "starcoder2", "deepseek_v3_dense", "nemotron_h_dense", "gemma4", "falcon_h1"];
 
 fn fixture(name: &str) -> ModelFolder {
     ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap()

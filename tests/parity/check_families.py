@@ -86,6 +86,9 @@ def compare(name, rlhost, check):
     if name.startswith("nemotron_h"):
         # peft refuses out_proj there.
         targets = ["in_proj", "q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
+    if name.startswith("falcon_h1"):
+        # Nor here.
+        targets = ["in_proj", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     if name.startswith("llama4"):
         # Not the router, which is a linear layer there.
         targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

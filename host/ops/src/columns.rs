@@ -5,7 +5,8 @@
 
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::slices::{read, tensor};
+use super::simd::wide;
+use super::slices::{read, tensor, write};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
@@ -53,6 +54,18 @@ pub fn join(parts: &[&Tensor], widths: &[usize]) -> Result<Tensor> {
     tensor(out, (n, groups * group))
 }
 
+/// Multiplies each column of `x: [N, C]` with its factor, in place.
+pub fn scale(x: &Tensor, factors: &[f32]) -> Result<()> {
+    let (_, width) = matrix_dims(x);
+    if width != factors.len() {
+        return Err(Error::Shape { op: "scale", detail: format!("{:?} by {} factors", x.shape(), factors.len()) });
+    }
+    write(x, |xs| {
+        let row = |row: &mut [f32]| wide!(row.iter_mut().zip(factors).for_each(|(x, factor)| *x *= factor));
+        xs.chunks_exact_mut(width).for_each(row);
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,6 +84,8 @@ mod tests {
             let joined = join(&parts.iter().collect::<Vec<_>>(), &widths).unwrap();
             assert_eq!(rows(&joined), rows(&x));
         }
+        scale(&x, &(0..12).map(|column| column as f32).collect::<Vec<_>>()).unwrap();
+        assert_eq!((rows(&x)[0][3], rows(&x)[1][11], scale(&x, &[2.0]).is_err()), (9.0, 253.0, true));
         assert!(split(&x, &[5, 2]).is_err() && join(&[&x], &[5]).is_err());
     }
 }

@@ -44,7 +44,7 @@ impl GatedDelta<'_> {
     pub(super) fn parsed(self) -> Result<GatedDeltaParameters> {
         let Self { heads, kernel, dt, a_log, norm, eps } = self;
         let convolution = Convolution { weight: kernel, bias: None };
-        let tensors = NetworkTensors { heads, convolution, dt, a_log, norm, eps };
+        let tensors = NetworkTensors { heads, convolution, dt, a_log, norm: Some(norm), eps };
         Ok(GatedDeltaParameters { common: NetworkParameters::new(tensors, heads.value_dim)? })
     }
 }

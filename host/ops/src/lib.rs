@@ -124,7 +124,7 @@ pub use rounding::{round_bf16, round_in_place, sum_bf16, widen_bf16};
 pub use rows::{gather_rows, scale_rows, scatter_add_rows, sigmoids};
 pub use simd::wide_registers;
 pub use slices::write;
-pub use state_space::StateSpace;
+pub use state_space::{NormPlace, StateSpace};
 pub use system::{
     available_memory, bounded, in_own_group, keep_freed_memory, kill_group, limit_memory, limit_process, peak_memory,
     return_freed_memory,

@@ -29,7 +29,8 @@ pub(super) struct NetworkTensors<'a> {
     pub convolution: Convolution<'a>,
     pub dt: &'a Tensor,
     pub a_log: &'a Tensor,
-    pub norm: &'a Tensor,
+    /// Weight of the norm, if there is one.
+    pub norm: Option<&'a Tensor>,
     pub eps: f64,
 }
 
@@ -40,25 +41,27 @@ pub(super) struct NetworkParameters {
     pub dt: Vec<f32>,
     /// Decay rates, `-exp(A)`.
     pub rates: Vec<f32>,
+    /// Weight of the norm; empty if there is none.
     pub norm: Vec<f32>,
     eps: f64,
 }
 
 impl NetworkParameters {
-    /// Reads the parameters of a network whose norm has `norm_width` weights.
+    /// Reads the parameters of a network whose norm, if it has one, has `norm_width` weights.
     pub(super) fn new(tensors: NetworkTensors<'_>, norm_width: usize) -> Result<Self> {
         let NetworkTensors { heads, convolution, dt, a_log, norm, eps } = tensors;
         let taps = Taps::new(convolution)?;
-        let vectors = [(dt, heads.values), (a_log, heads.values), (norm, norm_width)];
+        let vectors = [(dt, heads.values), (a_log, heads.values)].into_iter().chain(norm.map(|norm| (norm, norm_width)));
         let fits = taps.d == heads.row_width()
             && heads.values.is_multiple_of(heads.keys.max(1))
-            && vectors.iter().all(|(t, n)| t.dims() == [*n]);
+            && vectors.into_iter().all(|(t, n)| t.dims() == [n]);
         if !fits {
             let shape = convolution.weight.shape();
             return Err(Error::shape("recurrent network", format!("{heads:?} with a kernel {shape:?}")));
         }
         let rates = read(a_log)?.iter().map(|a| -exp(*a)).collect();
-        Ok(Self { heads, taps, dt: read(dt)?.to_vec(), rates, norm: read(norm)?.to_vec(), eps })
+        let norm = norm.map(|norm| Ok::<_, Error>(read(norm)?.to_vec())).transpose()?.unwrap_or_default();
+        Ok(Self { heads, taps, dt: read(dt)?.to_vec(), rates, norm, eps })
     }
 
     /// Returns the inverse of the root mean square of values that are normalised together.

@@ -259,13 +259,17 @@ mod tests {
     use super::super::convolution::{Convolution, ConvolutionGradient};
     use super::super::delta_rule::tests::{HEADS, defined as rule, forest, near, texts, values};
     use super::*;
+    use crate::NormPlace;
     use crate::testing::random;
     use candle_core::{D, Device, Var};
 
-    const KINDS: [bool; 2] = [false, true];
+    /// A gated delta network, and state spaces by the places of their norms.
+    const KINDS: [Option<NormPlace>; 4] =
+        [None, Some(NormPlace::AfterGates), Some(NormPlace::BeforeGates), Some(NormPlace::Absent)];
 
     /// Returns the parameters: kernel, `dt`, `A`, the norm, and for a state space the convolution's bias and `D`.
-    fn parameters(k: usize, space: bool) -> Vec<Var> {
+    fn parameters(k: usize, kind: Option<NormPlace>) -> Vec<Var> {
+        let space = kind.is_some();
         let norm = if space { HEADS.value_width() } else { HEADS.value_dim };
         let mut shapes = vec![vec![HEADS.row_width(), 1, k], vec![HEADS.values], vec![HEADS.values], vec![norm]];
         shapes.extend(space.then(|| [vec![HEADS.row_width()], vec![HEADS.values]]).into_iter().flatten());
@@ -277,21 +281,22 @@ mod tests {
     const EPS: f64 = 1e-3;
     const LIMITS: [f32; 2] = [0.3, 1.5];
 
-    fn network(parameters: &[Var]) -> RecurrentNetwork<'_> {
-        let (heads, eps) = (HEADS, EPS);
-        match parameters {
-            [kernel, dt, a_log, norm] => RecurrentNetwork::GatedDelta(GatedDelta { heads, kernel, dt, a_log, norm, eps }),
-            [kernel, dt, a_log, norm, bias, skip] => {
+    fn network(parameters: &[Var], kind: Option<NormPlace>) -> RecurrentNetwork<'_> {
+        let (heads, eps, limits) = (HEADS, EPS, LIMITS);
+        match (parameters, kind) {
+            ([kernel, dt, a_log, norm], _) => RecurrentNetwork::GatedDelta(GatedDelta { heads, kernel, dt, a_log, norm, eps }),
+            ([kernel, dt, a_log, norm, bias, skip], Some(norm_place)) => {
                 let convolution = Convolution { weight: kernel, bias: Some(bias) };
-                RecurrentNetwork::StateSpace(StateSpace { heads, convolution, dt, a_log, skip, norm, limits: LIMITS, eps })
+                let norm = (norm_place != NormPlace::Absent).then_some(norm.as_tensor());
+                RecurrentNetwork::StateSpace(StateSpace { heads, convolution, dt, a_log, skip, norm, norm_place, limits, eps })
             }
             _ => unreachable!("four or six parameters"),
         }
     }
 
-    fn inputs(n: usize, space: bool) -> Vec<Var> {
+    fn inputs(n: usize, kind: Option<NormPlace>) -> Vec<Var> {
         let (row, gate, small) = (HEADS.row_width(), HEADS.value_width(), HEADS.values);
-        let widths = if space { vec![gate, row, small] } else { vec![row, gate, small, small] };
+        let widths = if kind.is_some() { vec![gate, row, small] } else { vec![row, gate, small, small] };
         widths.into_iter().map(|width| Var::from_tensor(&random(&[n, width])).unwrap()).collect()
     }
 
@@ -325,7 +330,7 @@ mod tests {
     }
 
     /// Computes the definition for a complete text, by candle's operations in f64.
-    fn defined(inputs: &[Tensor], parameters: &[Var]) -> candle_core::Result<Tensor> {
+    fn defined(inputs: &[Tensor], parameters: &[Var], kind: Option<NormPlace>) -> candle_core::Result<Tensor> {
         let inputs: Vec<Tensor> = inputs.iter().map(wide).collect();
         let parameters: Vec<Tensor> = parameters.iter().map(|var| wide(var)).collect();
         let (t, h, width) = (inputs[0].dim(0)?, HEADS, HEADS.value_width());
@@ -356,8 +361,13 @@ mod tests {
             let skip = x.get(i)?.broadcast_mul(&parameters[5].unsqueeze(1)?)?;
             outputs.push((out + skip)?.reshape((1, width))?);
         }
-        let gated = (Tensor::cat(&outputs, 0)? * silu(gates)?)?;
-        normalised(&gated, width / h.keys)?.broadcast_mul(&parameters[3])
+        let outputs = Tensor::cat(&outputs, 0)?;
+        let normed = |x: &Tensor| normalised(x, width / h.keys)?.broadcast_mul(&parameters[3]);
+        match kind {
+            Some(NormPlace::BeforeGates) => normed(&outputs)? * silu(gates)?,
+            Some(NormPlace::Absent) => outputs * silu(gates)?,
+            _ => normed(&(outputs * silu(gates)?)?),
+        }
     }
 
     fn rows_of(all: &[Tensor], rows: &[u32]) -> Vec<Tensor> {
@@ -367,14 +377,14 @@ mod tests {
 
     #[test]
     fn values_and_gradients_are_those_of_the_definition_for_each_whole_text() {
-        for space in KINDS {
-            let (forest, parameters) = (forest(), parameters(4, space));
-            let (n, network) = (forest.len(), network(&parameters));
-            let vars = inputs(n, space);
+        for kind in KINDS {
+            let (forest, parameters) = (forest(), parameters(4, kind));
+            let (n, network) = (forest.len(), network(&parameters, kind));
+            let vars = inputs(n, kind);
             let given = tensors(&vars);
             let mut places = vec![None; n];
             for (text, own) in texts() {
-                let result = defined(&rows_of(&given, &text), &parameters).unwrap();
+                let result = defined(&rows_of(&given, &text), &parameters, kind).unwrap();
                 for (at, row) in text.iter().enumerate().skip(text.len() - own) {
                     places[*row as usize] = Some(result.narrow(0, at, 1).unwrap());
                 }
@@ -397,6 +407,9 @@ mod tests {
                 near(&format!("input {i}"), &values(got), &values(autograd.get(var).unwrap()));
             }
             for (i, ((got, before), var)) in sums.iter().zip(before).zip(&parameters).enumerate() {
+                if i == 3 && kind == Some(NormPlace::Absent) {
+                    continue;
+                }
                 let added: Vec<f32> = values(got).iter().zip(before).map(|(a, b)| a - b).collect();
                 near(&format!("parameter {i}"), &added, &values(autograd.get(var).unwrap()));
             }
@@ -407,18 +420,18 @@ mod tests {
                 all.iter().map(values).collect::<Vec<_>>()
             };
             assert_eq!(of(&rounded), of(&same));
-            assert!(forward(&tensors(&inputs(n - 1, space)), network, &forest, None).is_err());
+            assert!(forward(&tensors(&inputs(n - 1, kind)), network, &forest, None).is_err());
             assert!(forward(&given[1..], network, &forest, None).is_err());
         }
     }
 
     #[test]
     fn tokens_that_come_later_have_the_same_results_and_a_state_forks() {
-        for space in KINDS {
-            let parameters = parameters(3, space);
-            let (network, given) = (network(&parameters), tensors(&inputs(90, space)));
+        for kind in KINDS {
+            let parameters = parameters(3, kind);
+            let (network, given) = (network(&parameters, kind), tensors(&inputs(90, kind)));
             let whole = |text: &[u32], last: usize| {
-                let all = values(&defined(&rows_of(&given, text), &parameters).unwrap());
+                let all = values(&defined(&rows_of(&given, text), &parameters, kind).unwrap());
                 all[all.len() - last * HEADS.value_width()..].to_vec()
             };
             let mut prompts = Forest::new();

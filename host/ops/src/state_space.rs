@@ -1,6 +1,6 @@
-//! A state space layer between its projections (Mamba 2; Dao and Gu 2024, arXiv 2405.21060; Granite 4, Nemotron-H): a short convolution of values, keys
-//! and queries with SiLU, the rule of `delta_rule.rs` without corrections, a term proportional to the values, and a norm of the results
-//! times SiLU of a gate.
+//! A state space layer between its projections (Mamba 2; Dao and Gu 2024, arXiv 2405.21060; Granite 4, Nemotron-H, Falcon-H1): a short
+//! convolution of values, keys and queries with SiLU, the rule of `delta_rule.rs` without corrections, a term proportional to the values, a
+//! product with SiLU of a gate, and in most models a norm.
 //!
 //! A token's step size is `s = softplus(s' + dt)`, kept within limits. The token's decay is `exp(-exp(A) s)`, it writes `s` times its value,
 //! and `D` times its value is added to what it reads. In the terms of the paper, keys are `B`, queries `C`, and values `x`.
@@ -19,6 +19,17 @@ use super::{Error, Result};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
+/// Where a state space normalises its results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlace {
+    /// After the product with the gates.
+    AfterGates,
+    /// Before the product with the gates.
+    BeforeGates,
+    /// Nowhere: there is no norm.
+    Absent,
+}
+
 /// Parameters of a state space layer, excluding its projections.
 #[derive(Clone, Copy, Debug)]
 pub struct StateSpace<'a> {
@@ -32,8 +43,10 @@ pub struct StateSpace<'a> {
     pub a_log: &'a Tensor,
     /// `D`, `[values]`.
     pub skip: &'a Tensor,
-    /// Weight of the norm, `[value_width]`. Each group of heads is normalised by itself.
-    pub norm: &'a Tensor,
+    /// Weight of the norm, `[value_width]`, if there is one. Each group of heads is normalised by itself.
+    pub norm: Option<&'a Tensor>,
+    /// Where the norm is.
+    pub norm_place: NormPlace,
     /// Smallest and largest step size.
     pub limits: [f32; 2],
     /// Epsilon added to the mean square in the norm.
@@ -45,18 +58,22 @@ pub(super) struct StateSpaceParameters {
     common: NetworkParameters,
     skip: Vec<f32>,
     limits: [f32; 2],
+    norm_place: NormPlace,
 }
 
 impl StateSpace<'_> {
     /// Reads the parameters.
     pub(super) fn parsed(self) -> Result<StateSpaceParameters> {
-        let Self { heads, convolution, dt, a_log, skip, norm, limits, eps } = self;
-        if skip.dims() != [heads.values] {
-            return Err(Error::shape("state space", format!("{heads:?} with D of {:?}", skip.shape())));
+        let Self { heads, convolution, dt, a_log, skip, norm, norm_place, limits, eps } = self;
+        if skip.dims() != [heads.values] || norm.is_some() == (norm_place == NormPlace::Absent) {
+            return Err(Error::shape(
+                "state space",
+                format!("{heads:?} with D of {:?} and a norm: {norm_place:?}", skip.shape()),
+            ));
         }
         let tensors = NetworkTensors { heads, convolution, dt, a_log, norm, eps };
         let common = NetworkParameters::new(tensors, heads.value_width())?;
-        Ok(StateSpaceParameters { common, skip: read(skip)?.to_vec(), limits })
+        Ok(StateSpaceParameters { common, skip: read(skip)?.to_vec(), limits, norm_place })
     }
 }
 
@@ -82,31 +99,80 @@ impl StateSpaceParameters {
     /// Replaces the rule's outputs of a token, with the term of the values, with their gradient. Writes those of the gates, and adds those of
     /// the norm.
     fn row_backward(&self, heads: &mut [f32], d_gates: &mut [f32], d_norm: &mut [f32], gates: &[f32], dy: &[f32]) {
+        if self.norm_place == NormPlace::Absent {
+            wide!(for i in 0..heads.len() {
+                let (active, slope) = silu(gates[i]);
+                d_gates[i] = dy[i] * heads[i] * slope;
+                heads[i] = dy[i] * active;
+            });
+            return;
+        }
         let group = self.group();
-        let mut gated = vec![0f32; group];
         for start in (0..heads.len()).step_by(group) {
             let own = start..start + group;
             let (heads, d_gates, d_norm) = (&mut heads[own.clone()], &mut d_gates[own.clone()], &mut d_norm[own.clone()]);
             let (gates, dy, norm) = (&gates[own.clone()], &dy[own.clone()], &self.common.norm[own]);
-            wide!(for i in 0..group {
-                gated[i] = heads[i] * silu(gates[i]).0;
-            });
-            let scale = self.common.inverse_rms(&gated);
-            wide!({
-                let mut along = 0.0;
-                for i in 0..group {
-                    d_norm[i] += dy[i] * gated[i] * scale;
-                    along += dy[i] * norm[i] * gated[i];
-                }
-                along *= scale * scale * scale / group as f32;
-                for i in 0..group {
-                    let (active, slope) = silu(gates[i]);
-                    let d = dy[i] * norm[i] * scale - gated[i] * along;
-                    d_gates[i] = d * heads[i] * slope;
-                    heads[i] = d * active;
-                }
-            });
+            match self.norm_place {
+                NormPlace::BeforeGates => self.normed_backward(heads, d_gates, d_norm, (gates, dy, norm)),
+                _ => self.gated_backward(heads, d_gates, d_norm, (gates, dy, norm)),
+            }
         }
+    }
+
+    /// Computes [`StateSpaceParameters::row_backward`] of a group of heads whose products with the gates are normalised.
+    fn gated_backward(
+        &self,
+        heads: &mut [f32],
+        d_gates: &mut [f32],
+        d_norm: &mut [f32],
+        (gates, dy, norm): (&[f32], &[f32], &[f32]),
+    ) {
+        let group = heads.len();
+        let mut gated = vec![0f32; group];
+        wide!(for i in 0..group {
+            gated[i] = heads[i] * silu(gates[i]).0;
+        });
+        let scale = self.common.inverse_rms(&gated);
+        wide!({
+            let mut along = 0.0;
+            for i in 0..group {
+                d_norm[i] += dy[i] * gated[i] * scale;
+                along += dy[i] * norm[i] * gated[i];
+            }
+            along *= scale * scale * scale / group as f32;
+            for i in 0..group {
+                let (active, slope) = silu(gates[i]);
+                let d = dy[i] * norm[i] * scale - gated[i] * along;
+                d_gates[i] = d * heads[i] * slope;
+                heads[i] = d * active;
+            }
+        });
+    }
+
+    /// Computes [`StateSpaceParameters::row_backward`] of a group of heads that are normalised before the product with the gates.
+    fn normed_backward(
+        &self,
+        heads: &mut [f32],
+        d_gates: &mut [f32],
+        d_norm: &mut [f32],
+        (gates, dy, norm): (&[f32], &[f32], &[f32]),
+    ) {
+        let group = heads.len();
+        let scale = self.common.inverse_rms(heads);
+        wide!({
+            let mut along = 0.0;
+            for i in 0..group {
+                let (active, slope) = silu(gates[i]);
+                let normed = heads[i] * scale;
+                d_gates[i] = dy[i] * norm[i] * normed * slope;
+                d_norm[i] += dy[i] * active * normed;
+                along += dy[i] * active * norm[i] * heads[i];
+            }
+            along *= scale * scale * scale / group as f32;
+            for i in 0..group {
+                heads[i] = dy[i] * silu(gates[i]).0 * norm[i] * scale - heads[i] * along;
+            }
+        });
     }
 }
 
@@ -143,13 +209,18 @@ impl NetworkKind for StateSpaceParameters {
 
     fn finish(&self, out: &mut [f32], mixed: &[f32], gates: &[f32]) {
         self.add_skip(out, mixed);
-        let group = self.group();
-        for ((out, gates), norm) in
-            out.chunks_exact_mut(group).zip(gates.chunks_exact(group)).zip(self.common.norm.chunks_exact(group))
-        {
+        if self.norm_place != NormPlace::BeforeGates {
             wide!(out.iter_mut().zip(gates).for_each(|(x, gate)| *x *= silu(*gate).0));
-            let scale = self.common.inverse_rms(out);
-            wide!(out.iter_mut().zip(norm).for_each(|(x, w)| *x *= scale * w));
+        }
+        if self.norm_place != NormPlace::Absent {
+            let group = self.group();
+            for (out, norm) in out.chunks_exact_mut(group).zip(self.common.norm.chunks_exact(group)) {
+                let scale = self.common.inverse_rms(out);
+                wide!(out.iter_mut().zip(norm).for_each(|(x, w)| *x *= scale * w));
+            }
+        }
+        if self.norm_place == NormPlace::BeforeGates {
+            wide!(out.iter_mut().zip(gates).for_each(|(x, gate)| *x *= silu(*gate).0));
         }
     }
 

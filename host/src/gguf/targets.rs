@@ -118,6 +118,7 @@ fn for_family(family: Family) -> Option<LlamaCppGraph> {
         | Family::DeepseekV3
         | Family::Ernie45
         | Family::Exaone4
+        | Family::FalconH1
         | Family::Gemma4
         | Family::Gemma4Unified
         | Family::Glm4

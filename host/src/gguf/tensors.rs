@@ -42,7 +42,7 @@ pub(super) fn parts(
     for (number, layer) in weights.layers.iter().enumerate() {
         let name = |part: &str| format!("blk.{number}.{part}");
         all.attention(&name, &layer.qkv)?;
-        if let Some(output) = &layer.o {
+        if let Some(output) = layer.o.first() {
             all.linear(&name("attn_output"), output);
         }
         if let Some(unit) = &layer.unit {

@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from Llama.
 
 /// Folder names of the fixtures.
-pub const FAMILIES: [&str; 50] = [
+pub const FAMILIES: [&str; 52] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -47,6 +47,8 @@ pub const FAMILIES: [&str; 50] = [
     "deepseek_v3_dense",
     "nemotron_h",
     "nemotron_h_dense",
+    "falcon_h1",
+    "falcon_h1_plain",
     "gemma4",
     "gemma4_dense",
     "gemma4_moe",
@@ -55,7 +57,7 @@ pub const FAMILIES: [&str; 50] = [
 ];
 
 /// Fixtures that devices have no kernels for.
-const OF_THE_CPU: [&str; 28] = [
+const OF_THE_CPU: [&str; 30] = [
     "cohere2",
     "deepseek_v2",
     "deepseek_v2_greedy",
@@ -84,6 +86,8 @@ const OF_THE_CPU: [&str; 28] = [
     "granitemoehybrid_dense",
     "nemotron_h",
     "nemotron_h_dense",
+    "falcon_h1",
+    "falcon_h1_plain",
 ];
 
 /// Returns the fixtures that devices have kernels for.

@@ -4,7 +4,7 @@ use crate::ops::Forest;
 use crate::ops::dropout::{DropoutMask, mixed_bits};
 
 /// Maximum number of linear maps of a layer.
-pub(super) const MAPS: usize = 11;
+pub(super) const MAPS: usize = 12;
 
 /// Number of linear maps of most layers.
 const USUAL: usize = 7;

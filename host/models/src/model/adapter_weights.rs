@@ -75,7 +75,7 @@ impl LayerWeights {
             all.extend(maps.queries.as_mut().map(|map| (names.second[0], map)));
             all.push((names.second[1], &mut maps.keys_and_values));
         }
-        all.extend(o.as_mut().map(|o| (names.mixed(recurrent), o)));
+        all.extend(names.outputs(recurrent).zip(o));
         if let Some(MlpProjections { wide, down, .. }) = unit {
             all.extend(named(wide_names).zip(wide));
             all.push((down_name, down));

@@ -1,7 +1,9 @@
 //! Sizes and switches of a decoder, read from the `config.json` of Hugging Face models.
 
 use super::bounds::{MOST_HIDDEN, MOST_INTERMEDIATE, MOST_LAYERS, MOST_POSITIONS};
-use super::families::{FAMILIES, Family};
+use super::falcon_h1;
+use super::families::FAMILIES;
+use super::family::Family;
 use super::ignored_keys;
 use super::json::ConfigObject;
 use super::latent::LatentAttention;
@@ -423,6 +425,7 @@ fn recurrence(
 ) -> std::result::Result<Option<Recurrence>, String> {
     match blocks {
         Some(blocks) => mamba::state_spaces(config, blocks).map(Some),
+        None if family == Family::FalconH1 => falcon_h1::state_spaces(config, layers).map(Some),
         None => Recurrence::read(config, family, layers),
     }
 }
@@ -465,7 +468,7 @@ fn heads(config: &ConfigObject, family: Family, hidden_size: usize) -> std::resu
         Family::Lfm2 | Family::Lfm2Moe => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(8),
         Family::Gemma4 | Family::Gemma4Unified | Family::Qwen3_5 => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(4),
         // Null means as many as queries.
-        Family::NemotronH if !config.has("num_key_value_heads") => 8,
+        Family::FalconH1 | Family::NemotronH if !config.has("num_key_value_heads") => 8,
         Family::Qwen3_5Moe | Family::Qwen3Next => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(2),
         _ => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(heads),
     };

@@ -3,7 +3,7 @@
 use super::masked_linear::MaskedLinear;
 use super::weights::Linear;
 use crate::ops::low_rank::LowRankGradient;
-use crate::ops::{self, linear};
+use crate::ops::{self, columns, linear};
 use candle_core::{DType, Tensor};
 
 /// The gradient of each trained parameter.
@@ -35,6 +35,28 @@ pub(super) fn apply_backward_into(
     }
     linear::backward_input_into(dx, dy, l.linear.matrix(), l.precision)?;
     backward_parameters(l, x, dy, grad, dx)
+}
+
+/// Adds the gradients of maps that read the same input, or of the map that joins them, given the gradients of all results. Returns the
+/// gradient of the input.
+pub(super) fn products_backward(
+    maps: &[MaskedLinear<'_>],
+    x: &Tensor,
+    dys: &[&Tensor],
+    widths: &[usize],
+    grads: &[Linear<GradientSlot>],
+) -> ops::Result<Tensor> {
+    let missing = || ops::Error::Shape { op: "layer", detail: "a layer without projections".into() };
+    if let ([joined], [grad]) = (maps, grads)
+        && dys.len() > 1
+    {
+        return apply_backward(joined, x, &columns::join(dys, widths)?, grad);
+    }
+    let mut all = maps.iter().zip(dys).zip(grads);
+    let ((first, dy), grad) = all.next().ok_or_else(missing)?;
+    let dx = apply_backward(first, x, dy, grad)?;
+    all.try_for_each(|((map, dy), grad)| apply_backward_into(map, x, dy, grad, &dx))?;
+    Ok(dx)
 }
 
 /// Adds the gradients of a linear layer's parameters, and the adapter's contribution to the input's gradient.

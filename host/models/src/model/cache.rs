@@ -20,6 +20,8 @@ pub(super) enum PrefixLayer {
     Borrowing,
     Convolution(ConvolutionState),
     Network(NetworkState),
+    /// Caches of attention and of a recurrence.
+    SideBySide(Box<[Self; 2]>),
     /// Nothing: the layer has neither attention nor a recurrence.
     Absent,
 }
@@ -42,6 +44,8 @@ pub(super) enum CacheLayer {
     /// The state after the sequence's last token; `None` before its first, where the prompt's state applies.
     Convolution(Option<ConvolutionState>),
     Network(Option<NetworkState>),
+    /// Caches of attention and of a recurrence.
+    SideBySide(Box<[Self; 2]>),
     Absent,
 }
 
@@ -50,16 +54,29 @@ impl PrefixLayer {
     pub(super) fn attention(&self) -> Result<&PromptCache> {
         match self {
             Self::Attention(cache) => Ok(cache),
+            Self::SideBySide(both) => both[0].attention(),
             _ => Err(other_kind().into()),
         }
     }
 }
 
 impl CacheLayer {
+    /// Returns the bytes of cached keys and values, and of states.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Attention(cache) => cache.bytes(),
+            Self::Convolution(state) => state.as_ref().map_or(0, ConvolutionState::bytes),
+            Self::Network(state) => state.as_ref().map_or(0, NetworkState::bytes),
+            Self::SideBySide(both) => both.iter().map(Self::bytes).sum(),
+            Self::Borrowing | Self::Absent => 0,
+        }
+    }
+
     /// Returns the keys and values.
     pub(super) fn attention(&mut self) -> Result<&mut SequenceCache> {
         match self {
             Self::Attention(cache) => Ok(cache),
+            Self::SideBySide(both) => both[0].attention(),
             _ => Err(other_kind().into()),
         }
     }
@@ -76,6 +93,7 @@ impl CacheLayer {
     pub(super) fn network(&mut self, prompt: &PrefixLayer) -> Result<&mut NetworkState> {
         match (self, prompt) {
             (Self::Network(state), PrefixLayer::Network(prompt)) => Ok(state.get_or_insert_with(|| prompt.clone())),
+            (Self::SideBySide(both), PrefixLayer::SideBySide(prompt)) => both[1].network(&prompt[1]),
             _ => Err(other_kind().into()),
         }
     }
@@ -97,7 +115,7 @@ impl KvCache {
             CacheLayer::Attention(cache) => Some(CacheLayer::Attention(cache.prefix(positions, room))),
             CacheLayer::Borrowing => Some(CacheLayer::Borrowing),
             CacheLayer::Absent => Some(CacheLayer::Absent),
-            CacheLayer::Convolution(_) | CacheLayer::Network(_) => None,
+            CacheLayer::Convolution(_) | CacheLayer::Network(_) | CacheLayer::SideBySide(_) => None,
         });
         Some(Self { layers: layers.collect::<Option<_>>()?, positions })
     }
@@ -114,13 +132,6 @@ impl KvCache {
 
     /// Returns the bytes of the cached keys and values, and of states.
     pub fn bytes(&self) -> usize {
-        let of_layer = |layer: &CacheLayer| match layer {
-            CacheLayer::Attention(cache) => cache.bytes(),
-            CacheLayer::Borrowing => 0,
-            CacheLayer::Convolution(state) => state.as_ref().map_or(0, ConvolutionState::bytes),
-            CacheLayer::Network(state) => state.as_ref().map_or(0, NetworkState::bytes),
-            CacheLayer::Absent => 0,
-        };
-        self.layers.iter().map(of_layer).sum()
+        self.layers.iter().map(CacheLayer::bytes).sum()
     }
 }

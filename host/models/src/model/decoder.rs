@@ -3,12 +3,13 @@
 //! There is no tape. A decoder is a fixed composition, so each layer stores exactly what its gradient needs and frees it as soon as the
 //! gradient has passed.
 
-use super::backward::{GradientSlot, apply_backward, apply_backward_into};
+use super::backward::{GradientSlot, apply_backward, apply_backward_into, products_backward};
 use super::experts::ExpertBalance;
 use super::forest_mixer::ForestMixer;
 use super::layer::{self, GateUpActivations, LayerActivations, LinearMap, RowSelector, all_round, multiplied};
 use super::layer_projections::LayerProjections;
 use super::masked_linear::MaskedLinear;
+use super::mixer::MixerResult;
 use super::pass_observer::{ModelPart, NoObserver, PassDirection, PassObserver};
 use super::pass_options::PassOptions;
 use super::pass_options::RowLengths;
@@ -21,7 +22,7 @@ use crate::ops::attention::AttentionConfig;
 use crate::ops::experts;
 use crate::ops::logprob::LogitScale;
 use crate::ops::rope::Rotation;
-use crate::ops::{self, Forest, Precision, activation, columns, embedding};
+use crate::ops::{self, Forest, Precision, activation, embedding};
 use candle_core::{DType, Tensor};
 use std::sync::Arc;
 
@@ -65,28 +66,6 @@ impl PassActivations {
         };
         self.layers.iter().map(of_layer).sum::<usize>() + bytes(&self.last) + self.sources.bytes()
     }
-}
-
-/// Adds the gradients of maps that read the same input, or of the map that joins them, given the gradients of all results. Returns the
-/// gradient of the input.
-fn products_backward(
-    maps: &[MaskedLinear<'_>],
-    x: &Tensor,
-    dys: &[&Tensor],
-    widths: &[usize],
-    grads: &[Linear<GradientSlot>],
-) -> ops::Result<Tensor> {
-    let missing = || ops::Error::Shape { op: "layer", detail: "a layer without projections".into() };
-    if let ([joined], [grad]) = (maps, grads)
-        && dys.len() > 1
-    {
-        return apply_backward(joined, x, &columns::join(dys, widths)?, grad);
-    }
-    let mut all = maps.iter().zip(dys).zip(grads);
-    let ((first, dy), grad) = all.next().ok_or_else(missing)?;
-    let dx = apply_backward(first, x, dy, grad)?;
-    all.try_for_each(|((map, dy), grad)| apply_backward_into(map, x, dy, grad, &dx))?;
-    Ok(dx)
 }
 
 /// Returns the gradient of `x`, given that of its `rows`.
@@ -437,19 +416,17 @@ impl Decoder {
             }
             None
         };
-        let Some((o, g_o)) = maps.o.as_ref().zip(g.o.as_ref()) else {
+        if maps.o.is_empty() {
             return rows.map_or_else(|| Ok(d_middle.clone()), |rows| spread(&kept.input, &d_middle, rows));
-        };
-        let read = if o.rounds() { kept.out.clone() } else { self.in_f32(&kept.out)? };
+        }
         let d_projected = self.added_backward(&d_middle, w.attended_norm.as_ref(), kept.projected.as_ref(), &g.attended_norm)?;
+        let d_attended = self.mixer_output_backward(maps, &kept.out, rows, &d_projected, &g.o)?;
         let (d_attended, dx) = match rows {
             None => {
-                let d_attended = apply_backward(o, &read, &d_projected, g_o)?;
                 beside.map_or(Ok(()), |d_source| ops::add_into(&d_middle, &d_source))?;
                 (d_attended, d_middle)
             }
             Some(rows) => {
-                let d_attended = apply_backward(o, &ops::gather_rows(&read, rows)?, &d_projected, g_o)?;
                 let all = Tensor::zeros(kept.out.shape(), d_attended.dtype(), d_attended.device())?;
                 let dx = ops::zeros_like(&kept.input)?;
                 ops::scatter_add_rows(&all, &d_attended, rows)?;
@@ -459,11 +436,9 @@ impl Decoder {
                 (all, dx)
             }
         };
-        let d_inputs = self.mixed_backward(here, &kept, &d_attended, forest, g)?;
-        let h = a.normed_for(all_round(&maps.each().qkv), &kept.input, w.input_norm.as_ref())?;
-        let d_inputs = a.grouped(d_inputs, w.recurrent.is_some())?;
-        let (d_inputs, widths) = (d_inputs.iter().collect::<Vec<_>>(), a.product_widths(i));
-        let dh = products_backward(&maps.qkv, &h, &d_inputs, &widths, &g.qkv)?;
+        let result = MixerResult { mixed: &kept.mixed, out: &kept.out };
+        let d_inputs = self.mixed_backward(here, result, &d_attended, forest, g)?;
+        let dh = self.mixer_inputs_backward(here, &kept.input, d_inputs, g)?;
         self.norm_input_backward(&kept.input, w.input_norm.as_ref(), &dh, &dx, &g.input_norm)?;
         Ok(dx)
     }
@@ -506,6 +481,7 @@ impl Decoder {
         g: &MlpProjections<Linear<GradientSlot>>,
     ) -> Result<Tensor> {
         let (a, up) = (&self.architecture, kept.up.as_ref());
+        let d_lowered = &multiplied(d_lowered.clone(), a.factors.lowered)?;
         let shares = kept.share.as_ref().map(ops::sigmoids).transpose()?;
         let active = activation::forward(&kept.gate, up, a.activation, shares.is_none() && maps.down.rounds())?;
         let (d_active, d_shares) = match &shares {
@@ -529,7 +505,8 @@ impl Decoder {
         let widths = vec![kept.gate.dim(1)?; a.mlp_widths().len()];
         let are_joined = maps.wide.len() != widths.len();
         let rounds = !are_joined && !g.wide.iter().any(has_bias) && all_round(&maps.each().wide);
-        let (d_gate, d_up) = activation::backward(&kept.gate, up, &d_active, a.activation, rounds)?;
+        let (d_gate, d_up) = activation::backward(&kept.gate, up, &d_active, a.activation, rounds && a.factors.gates == 1.0)?;
+        let d_gate = multiplied(d_gate, a.factors.gates)?;
         let wide: Vec<&Tensor> = std::iter::once(&d_gate).chain(&d_up).collect();
         let dh = products_backward(&maps.wide, h, &wide, &widths, &g.wide)?;
         if let (Some(d_shares), Some(map), Some(g)) = (d_shares, &maps.gate, &g.gate) {

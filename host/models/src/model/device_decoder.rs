@@ -173,7 +173,7 @@ impl DeviceModel<'_> {
         let of_mlp = w.unit.as_ref().and_then(|unit| unit.down.bias.as_ref());
         if let Some(mlp) = joined.mlp.as_ref().filter(|_| adds_products(a, joined)) {
             session.add_attended(&joined.o)?;
-            session.norm(w.o.as_ref().and_then(|o| o.bias.as_ref()), mlp_norm)?;
+            session.norm(w.o.first().and_then(|o| o.bias.as_ref()), mlp_norm)?;
             session.activate(&mlp.wide, a.activation, mlp.biases.each_ref().map(Option::as_ref))?;
             session.add_active(&mlp.down)?;
             return Ok(of_mlp);
@@ -183,7 +183,7 @@ impl DeviceModel<'_> {
             session.norm(None, mlp_norm)?;
         }
         session.add(
-            w.o.as_ref().and_then(|o| o.bias.as_ref()),
+            w.o.first().and_then(|o| o.bias.as_ref()),
             self.as_stepped(joined.attended_norm.as_ref()),
             a.factors.residual,
         )?;

@@ -87,7 +87,7 @@ impl FusedLayer {
         Ok(Self {
             qkv,
             qkv_bias,
-            o: w.o.as_ref().ok_or_else(other)?.merged()?,
+            o: w.o.first().ok_or_else(other)?.merged()?,
             mlp: unit.map(Mlp::new).transpose()?,
             qk_norm: w.attention.qk_norm.as_ref().map(|(q, k)| Ok::<_, ops::Error>((whole(q)?, whole(k)?))).transpose()?,
             input_norm: norm(&w.input_norm)?,

@@ -111,6 +111,7 @@ const HARMLESS_WORDS: &[(&str, &str, &str)] = &[
     ("deepseek_v3", "topk_method", r#""noaux_tc""#),
     ("granitemoehybrid", "normalization_function", r#""rmsnorm""#),
     ("hunyuan_v1_dense", "norm_type", r#""rms""#),
+    ("falcon_h1", "mamba_use_mlp", "true"),
     ("hunyuan_v1_dense", "num_experts", "1"),
     ("hunyuan_v1_dense", "position_embedding_xdrope", "false"),
     ("hunyuan_v1_dense", "use_cla", "false"),
@@ -130,6 +131,7 @@ const HARMLESS_OF_TYPE: &[(&str, &[&str])] = &[
     ("deepseek_v2", &["aux_loss_alpha", "ep_size", "seq_aux"]),
     // The same, and multi-token prediction layers, which are not loaded.
     ("deepseek_v3", &["aux_loss_alpha", "ep_size", "num_mtp_layers", "num_nextn_predict_layers", "seq_aux"]),
+    ("falcon_h1", &["mlp_expansion_factor", "num_logits_to_keep"]),
     ("glm4_moe", &["num_mtp_layers", "num_nextn_predict_layers"]),
     ("gpt_oss", &["experts_per_token", "initial_context_length"]),
     ("granitemoehybrid", &["init_method", "num_logits_to_keep"]),

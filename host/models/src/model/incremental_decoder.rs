@@ -346,12 +346,14 @@ impl IncrementalDecoder {
     /// Creates a cache for a new sequence, with room for this many positions.
     pub fn empty_cache(&self, positions: usize) -> KvCache {
         let a = self.architecture();
+        let attention = |layer| CacheLayer::Attention(SequenceCache::with_capacity(positions, a.kv_width_of(layer), self.cached));
         let layer = |layer: usize| match a.is_recurrent(layer) {
             false if !a.mixes(layer) => CacheLayer::Absent,
+            false if a.has_recurrence(layer) => CacheLayer::SideBySide(Box::new([attention(layer), CacheLayer::Network(None)])),
             true if a.network().is_some() => CacheLayer::Network(None),
             true => CacheLayer::Convolution(None),
             false if a.key_source(layer).is_some() => CacheLayer::Borrowing,
-            false => CacheLayer::Attention(SequenceCache::with_capacity(positions, a.kv_width_of(layer), self.cached)),
+            false => attention(layer),
         };
         KvCache { layers: (0..a.layers).map(layer).collect(), positions: 0 }
     }
@@ -377,56 +379,61 @@ impl IncrementalDecoder {
         mut keep: impl FnMut(usize, LayerActivations) -> Result<()>,
     ) -> Result<(Vec<Prefix>, Tensor)> {
         let HostWeights { output, .. } = self.host_layout()?;
-        let ranges: Vec<_> = prompts.segments().iter().map(ops::Segment::range).collect();
-        let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
-        let mut caches = vec![Prefix::default(); ranges.len()];
+        let rows: Vec<usize> = prompts.segments().iter().map(|text| text.range().end - 1).collect();
+        let mut caches = vec![Prefix::default(); rows.len()];
         let PassResult { hidden, .. } = self.decoder.run(prompts, &rows, &self.how, |i, kept| {
-            let w = &self.decoder.weights.layers[i];
-            match (&kept.mixed, &w.recurrent) {
-                (MixerActivations::Network(inputs), Some(own)) => {
-                    let network = own.operation(self.architecture()).ok_or_else(other_kind)?;
-                    let states = recurrent_network::states(inputs, network, prompts)?;
-                    for (cache, state) in caches.iter_mut().zip(states) {
-                        cache.layers.push(PrefixLayer::Network(state));
-                    }
-                }
-                (MixerActivations::Convolution(joined), Some(own)) => {
-                    for (cache, range) in caches.iter_mut().zip(&ranges) {
-                        let state = ConvolutionState::from_text(joined, range.clone(), own.convolution.operation())?;
-                        cache.layers.push(PrefixLayer::Convolution(state));
-                    }
-                }
-                (MixerActivations::Borrowing(_), _) => {
-                    caches.iter_mut().for_each(|cache| cache.layers.push(PrefixLayer::Borrowing));
-                }
-                (MixerActivations::Absent, _) => {
-                    caches.iter_mut().for_each(|cache| cache.layers.push(PrefixLayer::Absent));
-                }
-                (mixed, _) => {
-                    let (heads, c) = (mixed.attention()?, self.architecture().heads_of(i).head_dim);
-                    let k = self.decoder.in_f32(&self.decoder.keys(i, heads, prompts)?)?;
-                    let v = self.decoder.in_f32(heads.values()?)?;
-                    for (cache, range) in caches.iter_mut().zip(&ranges) {
-                        let cached = PromptCache::new(&k, &v, range.clone(), c, self.cached)?;
-                        cache.layers.push(PrefixLayer::Attention(cached));
-                    }
-                }
+            for (cache, layer) in caches.iter_mut().zip(self.prefix_layers(i, &kept.mixed, prompts)?) {
+                cache.layers.push(layer);
             }
             keep(i, kept)
         })?;
         Ok((caches, self.logits(output.forward(&hidden)?)?))
     }
 
+    /// Returns the caches of prompts in layer `i`, given the activations of its attention or recurrence.
+    fn prefix_layers(&self, i: usize, mixed: &MixerActivations, prompts: &Forest) -> Result<Vec<PrefixLayer>> {
+        let (recurrent, texts) = (self.decoder.weights.layers[i].recurrent.as_ref(), prompts.segments());
+        match mixed {
+            MixerActivations::Network(inputs) => {
+                let network = recurrent.and_then(|own| own.operation(self.architecture())).ok_or_else(other_kind)?;
+                Ok(recurrent_network::states(inputs, network, prompts)?.into_iter().map(PrefixLayer::Network).collect())
+            }
+            MixerActivations::Convolution(joined) => {
+                let convolution = recurrent.ok_or_else(other_kind)?.convolution.operation();
+                let state = |text: &ops::Segment| ConvolutionState::from_text(joined, text.range(), convolution);
+                texts.iter().map(|text| Ok(PrefixLayer::Convolution(state(text)?))).collect()
+            }
+            MixerActivations::Borrowing(_) => Ok(vec![PrefixLayer::Borrowing; texts.len()]),
+            MixerActivations::Absent => Ok(vec![PrefixLayer::Absent; texts.len()]),
+            MixerActivations::SideBySide(both) => {
+                let [attention, recurrence] =
+                    [self.prefix_layers(i, &both[0], prompts)?, self.prefix_layers(i, &both[1], prompts)?];
+                Ok(attention.into_iter().zip(recurrence).map(|(a, b)| PrefixLayer::SideBySide(Box::new([a, b]))).collect())
+            }
+            MixerActivations::Attention(heads) => {
+                let c = self.architecture().heads_of(i).head_dim;
+                let k = self.decoder.in_f32(&self.decoder.keys(i, heads, prompts)?)?;
+                let v = self.decoder.in_f32(heads.values()?)?;
+                let cache = |text: &ops::Segment| PromptCache::new(&k, &v, text.range(), c, self.cached);
+                texts.iter().map(|text| Ok(PrefixLayer::Attention(cache(text)?))).collect()
+            }
+        }
+    }
+
     /// Creates the cache of an empty prompt, for sequences whose own caches have all of their tokens.
     pub fn no_prompt(&self) -> Prefix {
         let a = self.architecture();
-        let layer = |layer: usize| match a.recurrence.as_ref().filter(|_| a.is_recurrent(layer)) {
+        let attention = || PrefixLayer::Attention(PromptCache::default());
+        let layer = |layer: usize| match a.recurrence.as_ref().filter(|_| a.has_recurrence(layer)) {
             None if a.key_source(layer).is_some() => PrefixLayer::Borrowing,
             None if !a.mixes(layer) => PrefixLayer::Absent,
-            None => PrefixLayer::Attention(PromptCache::default()),
+            None => attention(),
             Some(recurrence) => match recurrence.kind.heads() {
                 None => PrefixLayer::Convolution(ConvolutionState::empty(recurrence.width, a.hidden_size)),
-                Some(heads) => PrefixLayer::Network(NetworkState::empty(heads, recurrence.width)),
+                Some(heads) => {
+                    let network = PrefixLayer::Network(NetworkState::empty(heads, recurrence.width));
+                    if a.is_recurrent(layer) { network } else { PrefixLayer::SideBySide(Box::new([attention(), network])) }
+                }
             },
         };
         Prefix { layers: (0..a.layers).map(layer).collect() }

@@ -1,6 +1,6 @@
 //! Attention whose keys and values, and often queries, are compressed (multi-head latent attention, DeepSeek-AI 2024, arXiv 2405.04434).
 
-use super::families::Family;
+use super::family::Family;
 use super::json::ConfigObject;
 use super::rope_scaling::yarn_magnitude;
 use crate::config::shortest;

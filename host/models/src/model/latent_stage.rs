@@ -68,7 +68,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         }
         let q = stage.latent.heads.queries(&stage.queries(&rows[0])?)?;
         let (k, v) = stage.keys_and_values(&rows[1])?;
-        P::prefetch(self.maps.o.as_slice(), q.dim(0)?)?;
+        P::prefetch(&self.maps.o, q.dim(0)?)?;
         Ok((rows, [q, k, v]))
     }
 }

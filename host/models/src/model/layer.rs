@@ -63,7 +63,7 @@ fn halved<const N: usize>(all: [&Tensor; N]) -> ops::Result<[Tensor; N]> {
 }
 
 /// Applies maps with the same input, and splits joined results.
-fn products<P: LinearMap>(maps: &[&P], x: &Tensor, widths: &[usize]) -> ops::Result<Vec<Tensor>> {
+pub(super) fn products<P: LinearMap>(maps: &[&P], x: &Tensor, widths: &[usize]) -> ops::Result<Vec<Tensor>> {
     match maps {
         [joined] if widths.len() > 1 => columns::split(&joined.product(x)?, widths),
         _ => P::products(maps, x),
@@ -276,18 +276,18 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         x: Tensor,
         positions: impl Into<Positions<'p>>,
         further: Option<&RowSelector<'_>>,
-        mixing: impl TokenMixer,
+        mut mixing: impl TokenMixer,
     ) -> Result<LayerActivations> {
         let (maps, norms, a) = (&self.maps, self.norms, self.architecture);
-        let (Some(o), positions) = (maps.o, positions.into()) else { return self.unmixed(x, further) };
-        let h = a.normed_for(all_round(&maps.qkv), &x, norms.input_norm.as_ref())?;
-        let recurrent = norms.recurrent.is_some();
-        let inputs = a.ungrouped(products(&maps.qkv, &h, &a.product_widths(self.number))?, recurrent)?;
-        let next = maps.latent.as_ref().map_or_else(|| vec![o], |second| second.each().all().copied().collect());
+        if maps.o.is_empty() {
+            return self.unmixed(x, further);
+        }
+        let inputs = self.mixer_inputs(&x)?;
+        let next = maps.latent.as_ref().map_or_else(|| maps.o.clone(), |second| second.each().all().copied().collect());
         P::prefetch(&next, x.dim(0)?)?;
-        let (mixed, result) = self.mixed(inputs, positions, mixing)?;
+        let (mixed, result) = self.mixed(inputs, positions.into(), &mut mixing)?;
         let (out, residual) = further.map_or_else(|| Ok((result.clone(), x.clone())), |rows| rows(&result, &x))?;
-        let (middle, projected) = self.added(o.product(&out)?, norms.attended_norm.as_ref())?;
+        let (middle, projected) = self.added(self.mixer_output(&out)?, norms.attended_norm.as_ref())?;
         if let Some(unit) = &maps.unit {
             P::prefetch(&unit.wide, middle.dim(0)?)?;
         }
@@ -309,20 +309,29 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         Ok(LayerActivations { input: x, mixed, out, projected, middle, unit, experts, apart, lowered, end })
     }
 
-    /// Runs attention or the recurrence on the results of its projections. Returns the activations that the gradient needs, and the result.
+    /// Runs attention or the recurrence on the results of its projections, or both side by side. Returns the activations that the gradient
+    /// needs, and the result.
     fn mixed(
         &self,
-        inputs: Vec<Tensor>,
+        mut inputs: Vec<Tensor>,
         positions: Positions<'_>,
-        mut mixing: impl TokenMixer,
+        mixing: &mut impl TokenMixer,
     ) -> Result<(MixerActivations, Tensor)> {
         let a = self.architecture;
         if let Some(network) = self.norms.recurrent.as_ref().and_then(|own| own.operation(a)) {
+            let is_alone = a.side_by_side().is_none();
+            let of_network = inputs.split_off(if is_alone { 0 } else { inputs.len().min(3) });
             if self.rounds {
-                inputs.iter().take(mixer::ROUNDED_INPUTS).try_for_each(ops::round_in_place)?;
+                of_network.iter().take(mixer::ROUNDED_INPUTS).try_for_each(ops::round_in_place)?;
             }
-            let out = mixing.run_network(&inputs, network)?;
-            return Ok((MixerActivations::Network(inputs), out));
+            let run = mixing.run_network(&of_network, network)?;
+            let of_network = MixerActivations::Network(of_network);
+            if is_alone {
+                return Ok((of_network, run));
+            }
+            let (of_attention, attended) = self.attended(inputs, positions, mixing)?;
+            let out = columns::join(&[&ops::cast(&attended, DType::F32)?, &run], &a.side_widths())?;
+            return Ok((MixerActivations::SideBySide(Box::new([of_attention, of_network])), out));
         }
         if let Some(RecurrentWeights { convolution, .. }) = &self.norms.recurrent {
             let [joined] = <[Tensor; 1]>::try_from(inputs).map_err(|_| none())?;
@@ -332,6 +341,17 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
             let out = mixing.convolve(&joined, convolution.operation())?;
             return Ok((MixerActivations::Convolution(joined), out));
         }
+        self.attended(inputs, positions, mixing)
+    }
+
+    /// Runs attention on the results of its projections.
+    fn attended(
+        &self,
+        inputs: Vec<Tensor>,
+        positions: Positions<'_>,
+        mixing: &mut impl TokenMixer,
+    ) -> Result<(MixerActivations, Tensor)> {
+        let a = self.architecture;
         if let Some(weight) = &self.norms.attention.query_norm {
             return self.mixed_with_shared(inputs, weight, positions, mixing);
         }
@@ -366,7 +386,8 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         let (maps, widths) = (&self.maps, self.architecture.mlp_widths());
         let of_unit = |unit: &MlpProjections<&P>| {
             let share = unit.gate.map(|gate| gate.product(h)).transpose()?;
-            Ok::<_, ops::Error>(GateUpActivations { share, ..wide(products(&unit.wide, h, &widths)?)? })
+            let GateUpActivations { gate, up, .. } = wide(products(&unit.wide, h, &widths)?)?;
+            Ok::<_, ops::Error>(GateUpActivations { gate: multiplied(gate, self.architecture.factors.gates)?, up, share })
         };
         let unit = maps.unit.as_ref().map(of_unit).transpose()?;
         let experts = maps.experts.as_ref().map(|experts| self.routed(experts, h, source)).transpose()?;
@@ -418,7 +439,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
             P::prefetch(&[maps.down], like.dim(0)?)?;
         }
         let weighed = |(maps, wide): (&MlpProjections<&P>, &GateUpActivations)| {
-            let y = maps.down.product(&active(wide, maps.down.rounds())?)?;
+            let y = multiplied(maps.down.product(&active(wide, maps.down.rounds())?)?, self.architecture.factors.lowered)?;
             wide.share.as_ref().map_or(Ok(()), |share| ops::scale_rows(&y, &ops::sigmoids(share)?))?;
             Ok::<_, ops::Error>(y)
         };

@@ -1,7 +1,7 @@
 //! Layers of one part (Nemotron-H): attention, a state space, an MLP or experts, each with one norm.
 
 use super::bounds::MOST_LAYERS;
-use super::families::Family;
+use super::family::Family;
 use super::json::ConfigObject;
 use crate::config::printable;
 

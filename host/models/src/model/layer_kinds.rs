@@ -1,7 +1,7 @@
 //! Sliding windows and RoPE of each layer of a decoder.
 
 use super::bounds::{MOST_LAYERS, MOST_POSITIONS};
-use super::families::Family;
+use super::family::Family;
 use super::json::ConfigObject;
 
 const SLIDING: &str = "sliding_attention";

@@ -11,8 +11,8 @@ pub(super) struct LayerProjections<P> {
     pub qkv: Vec<P>,
     /// The maps of compressed queries, keys and values, if they are compressed.
     pub latent: Option<LatentProjections<P>>,
-    /// The map after attention or the recurrence, if the layer has one.
-    pub o: Option<P>,
+    /// The map after attention or the recurrence, or the maps after both side by side; none in a layer without either.
+    pub o: Vec<P>,
     pub unit: Option<MlpProjections<P>>,
     pub experts: Option<Experts<P>>,
     /// The maps of the stage that reads the layer's own input, if it has one.
@@ -25,7 +25,7 @@ impl<P> LayerProjections<P> {
         let (unit, experts) = (self.unit.as_ref().map(MlpProjections::each), self.experts.as_ref().map(Experts::each));
         let latent = self.latent.as_ref().map(LatentProjections::each);
         let end = self.end.as_ref().map(LayerInputMaps::each);
-        LayerProjections { qkv: self.qkv.iter().collect(), latent, o: self.o.as_ref(), unit, experts, end }
+        LayerProjections { qkv: self.qkv.iter().collect(), latent, o: self.o.iter().collect(), unit, experts, end }
     }
 
     /// Returns whether the layer has an MLP or experts.
@@ -35,7 +35,7 @@ impl<P> LayerProjections<P> {
 
     /// Returns the maps that the layer applies first, except those of experts.
     pub(super) fn first(&self) -> Vec<&P> {
-        let wide = self.unit.iter().filter(|_| self.o.is_none()).flat_map(|unit| &unit.wide);
+        let wide = self.unit.iter().filter(|_| self.o.is_empty()).flat_map(|unit| &unit.wide);
         self.qkv.iter().chain(wide).collect()
     }
 
@@ -44,7 +44,7 @@ impl<P> LayerProjections<P> {
         Ok(LayerProjections {
             qkv: self.qkv.into_iter().map(&f).collect::<ops::Result<_>>()?,
             latent: self.latent.map(|latent| latent.map(&f)).transpose()?,
-            o: self.o.map(&f).transpose()?,
+            o: self.o.into_iter().map(&f).collect::<ops::Result<_>>()?,
             unit: self.unit.map(|unit| unit.map(&f)).transpose()?,
             experts: self.experts.map(|experts| experts.map(&f)).transpose()?,
             end: self.end.map(|end| end.map(&f)).transpose()?,
@@ -62,7 +62,8 @@ impl<P> LayerProjections<P> {
         let inputs = self.qkv.into_iter().enumerate().map(|(i, map)| (number_of_input(i), map));
         let end = self.end.into_iter().flat_map(|maps| NUMBERS_OF_END.into_iter().zip(maps.all()));
         let router = self.experts.map(|experts| (NUMBER_OF_ROUTER, experts.router));
-        inputs.chain(self.o.map(|map| (3, map))).chain(unit).chain(latent).chain(end).chain(router)
+        let outputs = NUMBERS_OF_OUTPUTS.into_iter().zip(self.o);
+        inputs.chain(outputs).chain(unit).chain(latent).chain(end).chain(router)
     }
 
     /// Returns the maps in one list.
@@ -73,7 +74,7 @@ impl<P> LayerProjections<P> {
 
     /// Splits the maps into those before the layer's attention, those after it that every row goes through, and those of experts.
     pub(super) fn in_order(self) -> (Vec<P>, Vec<P>, Vec<P>) {
-        let mut behind: Vec<P> = self.o.into_iter().collect();
+        let mut behind = self.o;
         behind.extend(self.unit.into_iter().flat_map(|unit| unit.wide.into_iter().chain([unit.down]).chain(unit.gate)));
         behind.extend(self.end.into_iter().flat_map(LayerInputMaps::all));
         let mut stacks = Vec::new();
@@ -97,6 +98,9 @@ pub(super) const NUMBERS_OF_END: [usize; 2] = [8, 9];
 /// Number of the map of a router.
 pub(super) const NUMBER_OF_ROUTER: usize = 10;
 
+/// Numbers of the map after attention or a recurrence, and of that after a state space beside attention.
+pub(super) const NUMBERS_OF_OUTPUTS: [usize; 2] = [3, 11];
+
 /// Returns the number of a projection before attention or a recurrence. The fourth is numbered after all other maps.
 pub(super) fn number_of_input(i: usize) -> usize {
     if i < 3 { i } else { i + 4 }
@@ -109,7 +113,7 @@ impl<T> LayerWeights<T> {
         LayerProjections {
             qkv: qkv.iter().collect(),
             latent: attention.latent.as_ref().map(|latent| latent.maps.each()),
-            o: o.as_ref(),
+            o: o.iter().collect(),
             unit: unit.as_ref().map(MlpProjections::each),
             experts: experts.as_ref().map(Experts::each),
             end: end.as_ref().and_then(LayerEnd::maps),

@@ -4,7 +4,7 @@ use super::json::ConfigObject;
 use super::layer_blocks::LayerBlock;
 use super::recurrence::{MOST_HEADS, MOST_WIDTH, Recurrence, RecurrenceKind, step_limits};
 use crate::config::printable;
-use crate::ops::DeltaHeads;
+use crate::ops::{DeltaHeads, NormPlace};
 
 /// Reads the state spaces of a Nemotron-H.
 pub(super) fn state_spaces(config: &ConfigObject, blocks: &[LayerBlock]) -> Result<Recurrence, String> {
@@ -30,24 +30,27 @@ pub(super) fn state_spaces(config: &ConfigObject, blocks: &[LayerBlock]) -> Resu
     if let Some(other) = config.text("mamba_hidden_act")?.filter(|name| !matches!(*name, "silu" | "swish")) {
         return Err(format!("mamba_hidden_act {:?} is not supported; silu is", printable(other, 80)));
     }
+    let projection_bias = config.flag("use_bias")?.unwrap_or(false);
     let kind = RecurrenceKind::StateSpace {
         heads: DeltaHeads { keys, values, key_dim: size("ssm_state_size", 128)?, value_dim: size("mamba_head_dim", 64)? },
         // The largest step is one for random weights alone.
         limits: [smallest as f32, f32::INFINITY],
         convolution_bias: config.flag(key("use_conv_bias", "mamba_conv_bias"))?.unwrap_or(true),
-        projection_bias: config.flag("use_bias")?.unwrap_or(false),
+        projection_bias,
+        output_bias: projection_bias,
+        norm: NormPlace::AfterGates,
     };
     let width = config.size(key("conv_kernel", "mamba_d_conv"), MOST_WIDTH)?.unwrap_or(4);
     let layers = blocks.iter().map(|block| *block == LayerBlock::Recurrence).collect();
-    Ok(Recurrence { layers, width, kind })
+    Ok(Recurrence { layers, width, kind, beside: None })
 }
 
 #[cfg(test)]
 mod tests {
     use crate::model::trained_modules::TrainedModules;
     use crate::model::{Architecture, LayerBlock, RecurrenceKind};
-    use crate::ops::DeltaHeads;
     use crate::ops::experts::{RouterScoring, Routing};
+    use crate::ops::{DeltaHeads, NormPlace};
     use serde_json::{Value, json};
 
     /// Returns what is read of a configuration in the form of Nemotron 3 Nano, shortened, with these keys.
@@ -77,8 +80,14 @@ mod tests {
         let a = nemotron(json!({})).unwrap();
         assert_eq!(a.blocks.as_deref(), Some(&[Recurrence, Experts, Recurrence, Attention, Experts][..]));
         let heads = DeltaHeads { keys: 8, values: 64, key_dim: 128, value_dim: 64 };
-        let kind =
-            RecurrenceKind::StateSpace { heads, limits: [0.001, f32::INFINITY], convolution_bias: true, projection_bias: false };
+        let kind = RecurrenceKind::StateSpace {
+            heads,
+            limits: [0.001, f32::INFINITY],
+            convolution_bias: true,
+            projection_bias: false,
+            output_bias: false,
+            norm: NormPlace::AfterGates,
+        };
         assert_eq!(a.recurrence.as_ref().map(|all| (all.kind, all.width)), Some((kind, 4)));
         assert_eq!((a.attending(), a.recurring(), a.rotary.clone(), a.gated), (1, 2, vec![None; 5], false));
         let mixture = a.mixture.as_ref().unwrap();

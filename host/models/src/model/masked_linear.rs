@@ -3,7 +3,9 @@
 use super::expert_weights::Experts;
 use super::layer::LinearMap;
 use super::layer_input_weights::LayerInputMaps;
-use super::layer_projections::{LayerProjections, NUMBER_OF_ROUTER, NUMBERS_OF_END, NUMBERS_OF_LATENT, number_of_input};
+use super::layer_projections::{
+    LayerProjections, NUMBER_OF_ROUTER, NUMBERS_OF_END, NUMBERS_OF_LATENT, NUMBERS_OF_OUTPUTS, number_of_input,
+};
 use super::pass_options::PassOptions;
 use super::weights::{LatentProjections, Linear, MlpProjections};
 use crate::ops::dropout::DropoutMask;
@@ -45,7 +47,7 @@ impl<'a> MaskedLinear<'a> {
                 queries: queries.map(|linear| with(linear, NUMBERS_OF_LATENT[0], false)),
                 keys_and_values: with(keys_and_values, NUMBERS_OF_LATENT[1], false),
             }),
-            o: maps.o.map(|linear| with(linear, 3, true)),
+            o: maps.o.into_iter().zip(NUMBERS_OF_OUTPUTS).map(|(linear, map)| with(linear, map, true)).collect(),
             unit: maps.unit.map(|unit| MlpProjections {
                 wide: all(unit.wide, 4, true),
                 down: with(unit.down, 6, true),

@@ -43,6 +43,14 @@ pub(super) trait TokenMixer {
     fn run_network(&mut self, inputs: &[Tensor], network: RecurrentNetwork<'_>) -> Result<Tensor>;
 }
 
+/// Attention or a recurrence as its gradient reads it.
+#[derive(Clone, Copy)]
+pub(super) struct MixerResult<'a> {
+    pub mixed: &'a MixerActivations,
+    /// The result.
+    pub out: &'a Tensor,
+}
+
 /// Activations that the gradient of a layer's attention or recurrence needs, besides the result.
 pub(super) enum MixerActivations {
     /// Activations of attention.
@@ -53,6 +61,8 @@ pub(super) enum MixerActivations {
     Convolution(Tensor),
     /// Rows of the projections of a gated delta network or a state space.
     Network(Vec<Tensor>),
+    /// Activations of attention and of a recurrence side by side.
+    SideBySide(Box<[Self; 2]>),
     /// Nothing, in a layer that has neither attention nor a recurrence.
     Absent,
 }
@@ -102,8 +112,15 @@ impl MixerActivations {
                 let v = v.filter(|_| compressed.is_none());
                 Self::Attention(AttentionActivations { unnormed, heads, unnormed_v, v, log_sum, gated, compressed })
             }
+            Self::SideBySide(both) => Self::SideBySide(Box::new(both.map(Self::reduced))),
             other => other,
         }
+    }
+
+    /// Applies a function to both of two parts.
+    fn each_of(both: [Self; 2], to: impl Fn(Self) -> ops::Result<Self>) -> ops::Result<Self> {
+        let [attention, recurrence] = both;
+        Ok(Self::SideBySide(Box::new([to(attention)?, to(recurrence)?])))
     }
 
     /// Converts to f32 what only f32 operations read.
@@ -118,6 +135,7 @@ impl MixerActivations {
             Self::Borrowing(BorrowingActivations { unnormed, log_sum }) => {
                 Ok(Self::Borrowing(BorrowingActivations { unnormed: ops::cast(&unnormed, DType::F32)?, log_sum }))
             }
+            Self::SideBySide(both) => Self::each_of(*both, Self::in_f32),
             other => Ok(other),
         }
     }
@@ -147,6 +165,7 @@ impl MixerActivations {
                 }
                 Self::Network(inputs)
             }
+            Self::SideBySide(both) => Self::each_of(*both, |part| part.cast(dtype))?,
             Self::Absent => Self::Absent,
         })
     }
@@ -161,12 +180,13 @@ impl MixerActivations {
             Self::Borrowing(BorrowingActivations { unnormed, log_sum }) => std::iter::once(unnormed).chain(log_sum).collect(),
             Self::Convolution(joined) => vec![joined],
             Self::Network(inputs) => inputs.iter().collect(),
+            Self::SideBySide(both) => both.iter().flat_map(Self::parts).collect(),
             Self::Absent => Vec::new(),
         }
     }
 
     /// Joins the parts of two passes by their rows.
-    pub(super) fn joined(&self, new: &Self, rows: impl Fn(&Tensor, &Tensor) -> ops::Result<Tensor>) -> ops::Result<Self> {
+    pub(super) fn joined(&self, new: &Self, rows: &dyn Fn(&Tensor, &Tensor) -> ops::Result<Tensor>) -> ops::Result<Self> {
         let one = |known: &Option<Tensor>, new: &Option<Tensor>| {
             known.as_ref().zip(new.as_ref()).map(|(known, new)| rows(known, new)).transpose()
         };
@@ -197,6 +217,10 @@ impl MixerActivations {
             (Self::Network(known), Self::Network(new)) => {
                 Ok(Self::Network(known.iter().zip(new).map(|(known, new)| rows(known, new)).collect::<ops::Result<_>>()?))
             }
+            (Self::SideBySide(known), Self::SideBySide(new)) => {
+                let part = |i: usize| known[i].joined(&new[i], rows);
+                Ok(Self::SideBySide(Box::new([part(0)?, part(1)?])))
+            }
             (Self::Absent, Self::Absent) => Ok(Self::Absent),
             _ => Err(other_kind()),
         }
@@ -206,6 +230,7 @@ impl MixerActivations {
     pub(super) fn attention(&self) -> ops::Result<&AttentionActivations> {
         match self {
             Self::Attention(kept) => Ok(kept),
+            Self::SideBySide(both) => both[0].attention(),
             _ => Err(other_kind()),
         }
     }
@@ -222,6 +247,7 @@ impl MixerActivations {
     pub(super) fn network(&self) -> ops::Result<&[Tensor]> {
         match self {
             Self::Network(inputs) => Ok(inputs),
+            Self::SideBySide(both) => both[1].network(),
             _ => Err(other_kind()),
         }
     }

@@ -3,10 +3,10 @@
 use super::Result;
 use super::backward::GradientSlot;
 use super::decoder::{BackwardContext, Decoder};
-use super::layer::LayerActivations;
 use super::layer_projections::LayerProjections;
 use super::masked_linear::MaskedLinear;
-use super::mixer::{self, MixerActivations};
+use super::mixer::{self, MixerActivations, MixerResult};
+use super::mixer_projections::two;
 use super::recurrent_weights::RecurrentWeights;
 use super::weights::LayerWeights;
 use crate::ops::attention;
@@ -65,16 +65,25 @@ impl Decoder {
     pub(super) fn mixed_backward(
         &self,
         here: &BackwardContext<'_>,
-        kept: &LayerActivations,
+        kept: MixerResult<'_>,
         d_out: &Tensor,
         forest: &Forest,
         g: &LayerWeights<GradientSlot>,
     ) -> Result<Vec<Tensor>> {
         let &BackwardContext { i, maps, .. } = here;
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
-        let of_heads = match &kept.mixed {
+        let of_heads = match kept.mixed {
             MixerActivations::Attention(of_heads) => of_heads,
-            MixerActivations::Borrowing(own) => return self.borrowed_backward(here, (own, kept), d_out, forest, g),
+            MixerActivations::Borrowing(own) => return self.borrowed_backward(here, (own, kept.out), d_out, forest, g),
+            MixerActivations::SideBySide(both) => {
+                let widths = a.side_widths();
+                let out = two(columns::split(&self.in_f32(kept.out)?, &widths)?)?;
+                let out = [ops::cast(&out[0], kept.out.dtype())?, out[1].clone()];
+                let d_out = two(columns::split(d_out, &widths)?)?;
+                let part =
+                    |i: usize| self.mixed_backward(here, MixerResult { mixed: &both[i], out: &out[i] }, &d_out[i], forest, g);
+                return Ok([part(0)?, part(1)?].concat());
+            }
             MixerActivations::Network(inputs) => {
                 let own = w.recurrent.as_ref().and_then(|own| own.operation(a));
                 let gradient = g.recurrent.as_ref().and_then(RecurrentWeights::gradient);
@@ -91,14 +100,14 @@ impl Decoder {
         if let (Some(rows), Some(latent)) = (&of_heads.compressed, &a.latent) {
             let (q, (k, v)) = (self.expanded_queries(i, maps, &rows[0], forest)?, self.expanded_keys(i, maps, &rows[1], forest)?);
             let wide = |t: &Tensor| latent.heads.filled_up(&self.in_f32(t)?);
-            let outputs = [&wide(&kept.out)?, &wide(d_out)?];
+            let outputs = [&wide(kept.out)?, &wide(d_out)?];
             let [dq, dk, dv] = self.attention_backward(here, (of_heads, [&q, &k, &v]), outputs, forest, g)?;
             return self.expanded_backward(i, maps, rows, [&dq, &dk, &dv], g);
         }
         let (q, k) = self.heads(i, of_heads, forest)?;
         let heads = (of_heads, [&q, &k, of_heads.values()?]);
         let Some((gate, out)) = &of_heads.gated else {
-            return self.values_backward(i, of_heads, self.attention_backward(here, heads, [&kept.out, d_out], forest, g)?);
+            return self.values_backward(i, of_heads, self.attention_backward(here, heads, [kept.out, d_out], forest, g)?);
         };
         let (d_out, d_gate) = output_gate::backward(out, gate, d_out)?;
         let [dq, dk, dv] = self.attention_backward(here, heads, [out, &d_out], forest, g)?;

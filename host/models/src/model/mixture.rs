@@ -1,7 +1,7 @@
 //! A mixture of experts: its sizes and how it routes tokens.
 
 use super::bounds::MOST_INTERMEDIATE;
-use super::families::Family;
+use super::family::Family;
 use super::json::ConfigObject;
 use super::layer_blocks::LayerBlock;
 use crate::config::printable;

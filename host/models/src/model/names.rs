@@ -66,6 +66,8 @@ pub(super) struct RecurrentNames {
     /// Parameters of a gated delta network or a state space. `None` for other recurrences.
     pub network: Option<NetworkNames>,
     pub output: &'static str,
+    /// The output projection of a recurrence beside attention. The projections above are then those of attention, too.
+    pub beside: Option<&'static str>,
 }
 
 /// Names of the parameters of a gated delta network or a state space.
@@ -111,6 +113,12 @@ impl TensorNames {
     /// Returns the name of the projection after attention, or after a recurrence.
     pub fn mixed(&self, recurrent: bool) -> &'static str {
         self.recurrent.filter(|_| recurrent).map_or(self.attention.o, |names| names.output)
+    }
+
+    /// Returns the names of the projections after attention or a recurrence, or after both side by side.
+    pub fn outputs(&self, recurrent: bool) -> impl Iterator<Item = &'static str> + use<> {
+        let beside = self.recurrent.filter(|_| recurrent).and_then(|names| names.beside);
+        std::iter::once(self.mixed(recurrent)).chain(beside)
     }
 
     /// Returns the names of the shared MLP in layers with experts, if they differ from those of other layers' MLPs.
@@ -401,8 +409,33 @@ pub(super) const GRANITE_HYBRID: TensorNames = TensorNames {
             norm: "mamba.norm.weight",
         }),
         output: "mamba.out_proj",
+        beside: None,
     }),
     ..GRANITE_MOE
+};
+
+const BOTH_INPUTS: &[&str] = &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mamba.in_proj"];
+
+/// Names of layers with attention and a state space.
+pub(super) const FALCON_H1: TensorNames = TensorNames {
+    norm: "model.final_layernorm",
+    attention: &AttentionNames { qkv: BOTH_INPUTS, ..ATTENTION },
+    recurrent: Some(&RecurrentNames {
+        inputs: BOTH_INPUTS,
+        convolution: "mamba.conv1d",
+        network: Some(NetworkNames {
+            dt: "mamba.dt_bias",
+            a_log: "mamba.A_log",
+            skip: Some("mamba.D"),
+            norm: "mamba.norm.weight",
+        }),
+        output: "self_attn.o_proj",
+        beside: Some("mamba.out_proj"),
+    }),
+    mlp: &["feed_forward.gate_proj", "feed_forward.up_proj"],
+    down: "feed_forward.down_proj",
+    norms: ["input_layernorm", "", "pre_ff_layernorm", ""],
+    ..LLAMA
 };
 
 pub(super) const LFM2: TensorNames = TensorNames {
@@ -417,6 +450,7 @@ pub(super) const LFM2: TensorNames = TensorNames {
         convolution: "conv.conv",
         network: None,
         output: "conv.out_proj",
+        beside: None,
     }),
     mlp: &["feed_forward.w1", "feed_forward.w3"],
     down: "feed_forward.w2",
@@ -433,6 +467,7 @@ pub(super) const QWEN3_5: TensorNames = TensorNames {
         convolution: "linear_attn.conv1d",
         network: Some(DELTA_NETWORK),
         output: "linear_attn.out_proj",
+        beside: None,
     }),
     ..LLAMA
 };
@@ -459,6 +494,7 @@ pub(super) const QWEN3_NEXT: TensorNames = TensorNames {
         convolution: "linear_attn.conv1d",
         network: Some(DELTA_NETWORK),
         output: "linear_attn.out_proj",
+        beside: None,
     }),
     ..QWEN3_5_MOE
 };
@@ -481,6 +517,7 @@ pub(super) const NEMOTRON_H: TensorNames = TensorNames {
             norm: "mixer.norm.weight",
         }),
         output: "mixer.out_proj",
+        beside: None,
     }),
     mlp: &["mixer.up_proj"],
     down: "mixer.down_proj",

@@ -169,13 +169,8 @@ impl Decoder {
             let last = i + 1 == self.weights.layers.len();
             let maps = MaskedLinear::for_layer(self.weights.layers[i].maps(), self.precision, &how, i, last);
             let (kept, output, shared) = ops::on_pool(&self.weights.embedding, || {
-                let of_prompts = match &known.mixed {
-                    MixerActivations::Attention(heads) => Some(self.known_heads(i, &maps, heads, &prompts)?),
-                    MixerActivations::Borrowing(_)
-                    | MixerActivations::Convolution(_)
-                    | MixerActivations::Network(_)
-                    | MixerActivations::Absent => None,
-                };
+                let heads = known.mixed.attention().ok();
+                let of_prompts = heads.map(|heads| self.known_heads(i, &maps, heads, &prompts)).transpose()?;
                 let of_source = of_prompts.clone().filter(|_| self.architecture.is_key_source(i));
                 let selected = |out: &Tensor, x: &Tensor| {
                     let of = |known: &Tensor, new: &Tensor| joins.selected.forward(known, new);

@@ -1,7 +1,7 @@
 //! Attention scores that grow with the position of the query, as in Llama 4 and Ministral 3.
 
 use super::bounds::MOST_POSITIONS;
-use super::families::Family;
+use super::family::Family;
 use super::json::ConfigObject;
 use crate::config::shortest;
 

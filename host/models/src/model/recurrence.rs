@@ -1,12 +1,12 @@
 //! Recurrent layers, which carry a state of fixed size instead of attending to all earlier tokens: gated short convolutions (LFM2), gated
-//! delta networks (Qwen 3.5, Qwen 3 Next), and state spaces (Granite 4, Nemotron-H).
+//! delta networks (Qwen 3.5, Qwen 3 Next), and state spaces (Granite 4, Nemotron-H, and beside attention Falcon-H1).
 
 use super::bounds::{MOST_HIDDEN, MOST_INTERMEDIATE, MOST_LAYERS};
-use super::families::Family;
+use super::family::Family;
 use super::json::ConfigObject;
 use super::layer_kinds::LayerKinds;
 use crate::config::printable;
-use crate::ops::DeltaHeads;
+use crate::ops::{DeltaHeads, NormPlace};
 use serde_json::Value;
 
 const FULL: &str = "full_attention";
@@ -26,6 +26,23 @@ pub struct Recurrence {
     pub width: usize,
     /// Kind of the recurrent layers.
     pub kind: RecurrenceKind,
+    /// Factors of both parts, if recurrent layers also attend, side by side.
+    pub beside: Option<SideBySide>,
+}
+
+/// Factors of attention and a state space side by side.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SideBySide {
+    /// Factor of attention's input.
+    pub attention_in: f32,
+    /// Factor of attention's output.
+    pub attention_out: f32,
+    /// Factor of the state space's input.
+    pub states_in: f32,
+    /// Factor of the state space's output.
+    pub states_out: f32,
+    /// Factors of the results of the state space's projection: gates, values, keys, queries, and step sizes.
+    pub projected: [f32; 5],
 }
 
 /// A kind of recurrent layer.
@@ -51,8 +68,12 @@ pub enum RecurrenceKind {
         limits: [f32; 2],
         /// Whether the convolution has a bias.
         convolution_bias: bool,
-        /// Whether the projections have biases.
+        /// Whether the projection of the inputs has biases.
         projection_bias: bool,
+        /// Whether the projection of the result has biases.
+        output_bias: bool,
+        /// Where the norm of the result is.
+        norm: NormPlace,
     },
 }
 
@@ -82,6 +103,16 @@ fn delta_heads(config: &ConfigObject) -> Result<DeltaHeads, String> {
     }
 }
 
+/// Fails if a configuration has another activation function than SiLU, which is that of networks, too.
+pub(super) fn check_activation(config: &ConfigObject) -> Result<(), String> {
+    match config.text("hidden_act")?.filter(|name| !matches!(*name, "silu" | "swish")) {
+        Some(other) => {
+            Err(format!("hidden_act is {:?}, but recurrent layers of this family support silu alone", printable(other, 80)))
+        }
+        None => Ok(()),
+    }
+}
+
 impl Recurrence {
     /// Reads the recurrent layers from a `config.json`; `None` if the family has none.
     ///
@@ -90,12 +121,10 @@ impl Recurrence {
     pub(super) fn read(config: &ConfigObject, family: Family, layers: usize) -> Result<Option<Self>, String> {
         let this = Self::parse_layers(config, family, layers)?;
         let has_networks = this.as_ref().is_some_and(|this| this.kind.heads().is_some() && this.layers.contains(&true));
-        match config.text("hidden_act")? {
-            Some(other) if has_networks && !matches!(other, "silu" | "swish") => {
-                Err(format!("hidden_act is {:?}, but recurrent layers of this family support silu alone", printable(other, 80)))
-            }
-            _ => Ok(this),
+        if has_networks {
+            check_activation(config)?;
         }
+        Ok(this)
     }
 
     fn parse_layers(config: &ConfigObject, family: Family, layers: usize) -> Result<Option<Self>, String> {
@@ -112,7 +141,7 @@ impl Recurrence {
             let layers = types.map_or_else(by_default, |types| types.into_iter().map(|kind| kind == recurrent).collect());
             let width = config.size("linear_conv_kernel_dim", MOST_WIDTH)?.unwrap_or(4);
             let kind = RecurrenceKind::GatedDelta { heads: delta_heads(config)?, grouped: family == Family::Qwen3Next };
-            return Ok(Some(Self { layers, width, kind }));
+            return Ok(Some(Self { layers, width, kind, beside: None }));
         }
         let (types, attending) =
             (config.words("layer_types", &[FULL, recurrent], layers)?, config.indices("full_attn_idxs", MOST_LAYERS)?);
@@ -127,12 +156,13 @@ impl Recurrence {
         };
         let width = config.size("conv_L_cache", MOST_WIDTH)?.unwrap_or(3);
         let bias = config.flag("conv_bias")?.unwrap_or(false);
-        Ok(Some(Self { layers, width, kind: RecurrenceKind::Convolution { bias } }))
+        Ok(Some(Self { layers, width, kind: RecurrenceKind::Convolution { bias }, beside: None }))
     }
 
     /// Returns the windows and the RoPE of all layers. Attention layers have no window, and the first RoPE if the model has one.
     pub(super) fn kinds(&self, rotates: bool) -> LayerKinds {
-        let rotary = self.layers.iter().map(|recurrent| (!recurrent && rotates).then_some(0)).collect();
+        let attends = |recurrent: bool| !recurrent || self.beside.is_some();
+        let rotary = self.layers.iter().map(|recurrent| (attends(*recurrent) && rotates).then_some(0)).collect();
         LayerKinds { windows: vec![None; self.layers.len()], rotary }
     }
 }
@@ -182,13 +212,16 @@ fn state_spaces(config: &ConfigObject, layers: usize) -> Result<Recurrence, Stri
     }
     // How many tokens other programs compute together.
     size("mamba_chunk_size", 256)?;
+    let projection_bias = config.flag("mamba_proj_bias")?.unwrap_or(false);
     let kind = RecurrenceKind::StateSpace {
         heads: DeltaHeads { keys, values, key_dim: size("mamba_d_state", 256)?, value_dim },
         limits: step_limits(config, "time_step_limit")?,
         convolution_bias: config.flag("mamba_conv_bias")?.unwrap_or(true),
-        projection_bias: config.flag("mamba_proj_bias")?.unwrap_or(false),
+        projection_bias,
+        output_bias: projection_bias,
+        norm: NormPlace::AfterGates,
     };
-    Ok(Recurrence { layers: of_layers, width: config.size("mamba_d_conv", MOST_WIDTH)?.unwrap_or(4), kind })
+    Ok(Recurrence { layers: of_layers, width: config.size("mamba_d_conv", MOST_WIDTH)?.unwrap_or(4), kind, beside: None })
 }
 
 /// Reads the smallest and the largest step size of state spaces.
@@ -245,7 +278,7 @@ mod tests {
     use super::RecurrenceKind;
     use crate::model::Architecture;
     use crate::model::trained_modules::TrainedModules;
-    use crate::ops::DeltaHeads;
+    use crate::ops::{DeltaHeads, NormPlace};
     use serde_json::{Value, json};
 
     fn parsed(more: Value) -> Result<Architecture, String> {
@@ -328,8 +361,14 @@ mod tests {
     fn state_spaces_are_as_the_configuration_says() {
         let a = granite(json!({})).unwrap();
         let heads = DeltaHeads { keys: 1, values: 48, key_dim: 128, value_dim: 32 };
-        let kind =
-            RecurrenceKind::StateSpace { heads, limits: [0.0, f32::INFINITY], convolution_bias: true, projection_bias: false };
+        let kind = RecurrenceKind::StateSpace {
+            heads,
+            limits: [0.0, f32::INFINITY],
+            convolution_bias: true,
+            projection_bias: false,
+            output_bias: false,
+            norm: NormPlace::AfterGates,
+        };
         assert_eq!(a.recurrence.as_ref().map(|all| (all.kind, all.width)), Some((kind, 4)));
         assert!(a.is_recurrent(1) && !a.is_recurrent(2) && a.mixture.is_none() && a.rotary == [None; 3]);
         assert_eq!(a.input_widths(true), [1536, 1536 + 2 * 128, 48]);

@@ -4,7 +4,7 @@ use super::Architecture;
 use super::names::{NetworkNames, RecurrentNames};
 use super::recurrence::RecurrenceKind;
 use super::short_convolution::ShortConvolution;
-use crate::ops::{GatedDelta, NetworkGradient, StateSpace, recurrent_network::RecurrentNetwork};
+use crate::ops::{GatedDelta, NetworkGradient, NormPlace, StateSpace, recurrent_network::RecurrentNetwork};
 use candle_core::Tensor;
 
 /// Parameters of a recurrent layer in place of attention, excluding its projections.
@@ -25,8 +25,8 @@ pub struct NetworkWeights<T = Tensor> {
     pub a_log: T,
     /// `D`, factor of the values that a state space adds to its results, `[values]`; a gated delta network has none.
     pub skip: Option<T>,
-    /// Weight of the norm: of each value head, or of all of a state space's heads.
-    pub norm: T,
+    /// Weight of the norm: of each value head, or of all of a state space's heads, which may have none.
+    pub norm: Option<T>,
 }
 
 impl<T> RecurrentWeights<T> {
@@ -53,7 +53,7 @@ impl<T> NetworkWeights<T> {
             dt: f(name(names.dt), &self.dt)?,
             a_log: f(name(names.a_log), &self.a_log)?,
             skip: self.skip.as_ref().zip(names.skip).map(|(skip, own)| f(name(own), skip)).transpose()?,
-            norm: f(name(names.norm), &self.norm)?,
+            norm: self.norm.as_ref().map(|norm| f(name(names.norm), norm)).transpose()?,
         })
     }
 }
@@ -66,11 +66,13 @@ impl RecurrentWeights {
         match a.recurrence.as_ref()?.kind {
             RecurrenceKind::Convolution { .. } => None,
             RecurrenceKind::GatedDelta { heads, .. } => {
+                let norm = norm.as_ref()?;
                 Some(RecurrentNetwork::GatedDelta(GatedDelta { heads, kernel: &convolution.weight, dt, a_log, norm, eps }))
             }
-            RecurrenceKind::StateSpace { heads, limits, .. } => {
-                let (convolution, skip) = (convolution.operation(), skip.as_ref()?);
-                Some(RecurrentNetwork::StateSpace(StateSpace { heads, convolution, dt, a_log, skip, norm, limits, eps }))
+            RecurrenceKind::StateSpace { heads, limits, norm: norm_place, .. } => {
+                let (convolution, skip, norm) = (convolution.operation(), skip.as_ref()?, norm.as_ref());
+                let own = StateSpace { heads, convolution, dt, a_log, skip, norm, norm_place, limits, eps };
+                Some(RecurrentNetwork::StateSpace(own))
             }
         }
     }
@@ -84,7 +86,7 @@ impl RecurrentWeights<Option<Tensor>> {
             convolution: self.convolution.gradient(),
             dt: dt.as_ref(),
             a_log: a_log.as_ref(),
-            norm: norm.as_ref(),
+            norm: norm.as_ref().and_then(Option::as_ref),
             skip: skip.as_ref().and_then(Option::as_ref),
         })
     }
@@ -97,10 +99,11 @@ impl Architecture {
         let heads = kind.heads()?;
         let each = || vec![heads.values];
         Some(match kind {
-            RecurrenceKind::StateSpace { .. } => {
-                NetworkWeights { dt: each(), a_log: each(), skip: Some(each()), norm: vec![heads.value_width()] }
+            RecurrenceKind::StateSpace { norm, .. } => {
+                let norm = (norm != NormPlace::Absent).then(|| vec![heads.value_width()]);
+                NetworkWeights { dt: each(), a_log: each(), skip: Some(each()), norm }
             }
-            _ => NetworkWeights { dt: each(), a_log: each(), skip: None, norm: vec![heads.value_dim] },
+            _ => NetworkWeights { dt: each(), a_log: each(), skip: None, norm: Some(vec![heads.value_dim]) },
         })
     }
 }

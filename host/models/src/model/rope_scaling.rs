@@ -1,7 +1,7 @@
 //! Computes rotary frequencies and their scalings from both forms of `config.json`: `rope_theta` with `rope_scaling`, and
 //! transformers 5's `rope_parameters`.
 
-use super::families::Family;
+use super::family::Family;
 use super::json::ConfigObject;
 use super::varied_layers::whole_head_dim;
 use crate::config::{printable, shortest};

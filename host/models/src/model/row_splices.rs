@@ -28,7 +28,7 @@ impl RowSplices {
         };
         Ok(LayerActivations {
             input: all(&known.input, &new.input)?,
-            mixed: known.mixed.joined(&new.mixed, all)?,
+            mixed: known.mixed.joined(&new.mixed, &all)?,
             out: all(&known.out, &new.out)?,
             projected: both(&known.projected, &new.projected)?,
             middle: behind(&known.middle, &new.middle)?,

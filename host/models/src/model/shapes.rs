@@ -83,20 +83,26 @@ fn inputs(a: &Architecture, layer: usize, scheme: Option<QuantizationScheme>) ->
         true => {
             let widths = a.input_widths(true);
             let apart = a.family.description().names.inputs(true).len() == widths.len();
-            joined(scheme, (&widths, d), a.recurrent_bias(), apart)
+            joined(scheme, (&widths, d), a.recurrent_biases()[0], apart)
         }
         false => {
             let widths = [a.query_outputs(), a.kv_width(), a.kv_width()];
-            joined(scheme, (&widths, d), a.qkv_bias, a.family.description().names.attention.qkv.len() == 3)
+            let mut all = joined(scheme, (&widths, d), a.qkv_bias, a.family.description().names.attention.qkv.len() >= 3);
+            if a.side_by_side().is_some() {
+                all.extend(joined(scheme, (&a.input_widths(true), d), a.recurrent_biases()[0], false));
+            }
+            all
         }
     }
 }
 
-/// Returns the shapes of the projection after a layer's attention or recurrence.
-fn output(a: &Architecture, layer: usize, scheme: Option<QuantizationScheme>) -> Linear<Vec<usize>> {
+/// Returns the shapes of the projections after a layer's attention or recurrence.
+fn outputs(a: &Architecture, layer: usize, scheme: Option<QuantizationScheme>) -> Vec<Linear<Vec<usize>>> {
     let recurrent = a.is_recurrent(layer);
     let width = a.varied_widths(layer).map_or_else(|| a.mixed_width(recurrent), |widths| widths[0]);
-    linear(scheme, a.hidden_size, width, if recurrent { a.recurrent_bias() } else { a.output_bias })
+    let own = linear(scheme, a.hidden_size, width, if recurrent { a.recurrent_biases()[1] } else { a.output_bias });
+    let beside = a.side_by_side().map(|_| linear(scheme, a.hidden_size, a.mixed_width(true), a.recurrent_biases()[1]));
+    std::iter::once(own).chain(beside).collect()
 }
 
 /// Returns the shapes of the projections of compressed rows.
@@ -160,14 +166,14 @@ fn shapes(a: &Architecture, scheme: Option<QuantizationScheme>) -> Weights<Vec<u
     let recurrent = || a.convolution().map(|convolution| RecurrentWeights { convolution, network: a.network() });
     let layer = |l: usize| LayerWeights {
         qkv: if a.mixes(l) { inputs(a, l, scheme) } else { Vec::new() },
-        o: a.mixes(l).then(|| output(a, l, scheme)),
+        o: if a.mixes(l) { outputs(a, l, scheme) } else { Vec::new() },
         attention: AttentionWeights {
             sinks: names.attention.sinks.filter(|_| a.attends(l)).map(|_| vec![a.heads.heads]),
             qk_norm: head_norms(a, l).filter(|_| a.attends(l) && a.key_source(l).is_none()),
             query_norm: a.key_source(l).map(|_| vec![a.heads_of(l).head_dim]),
             latent: a.latent.as_ref().map(|latent| second(latent, scheme)),
         },
-        recurrent: recurrent().filter(|_| a.is_recurrent(l)),
+        recurrent: recurrent().filter(|_| a.has_recurrence(l)),
         unit: a.has_unit(l).then(|| unit(l)),
         experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(|m| experts(m, a, names)),
         routing: expert_parameters(a, l),

@@ -3,7 +3,7 @@
 use super::Result;
 use super::backward::GradientSlot;
 use super::decoder::{BackwardContext, Decoder};
-use super::layer::{DecoderLayer, LayerActivations, LinearMap};
+use super::layer::{DecoderLayer, LinearMap};
 use super::mixer::{AttentionActivations, AttentionOutput, BorrowingActivations, MixerActivations, TokenMixer, other_kind};
 use super::weights::LayerWeights;
 use crate::ops::rope::Positions;
@@ -17,7 +17,7 @@ impl<P: LinearMap> DecoderLayer<'_, P> {
         inputs: Vec<Tensor>,
         weight: &Tensor,
         positions: Positions<'_>,
-        mut mixing: impl TokenMixer,
+        mixing: &mut impl TokenMixer,
     ) -> Result<(MixerActivations, Tensor)> {
         let [unnormed] = <[Tensor; 1]>::try_from(inputs).map_err(|_| other_kind())?;
         if self.rounds {
@@ -76,7 +76,7 @@ impl Decoder {
     pub(super) fn borrowed_backward(
         &self,
         here: &BackwardContext<'_>,
-        (own, kept): (&BorrowingActivations, &LayerActivations),
+        (own, out): (&BorrowingActivations, &Tensor),
         d_out: &Tensor,
         forest: &Forest,
         g: &LayerWeights<GradientSlot>,
@@ -88,7 +88,7 @@ impl Decoder {
         let layer = self.layer_of(i, self.weights.layers[i].maps());
         let q = self.attended(layer.placed_one(unnormed.clone(), Some(weight), forest)?)?;
         let log_sum = own.log_sum.as_ref().ok_or_else(other_kind)?;
-        let from = attention::AttentionTensors { q: &q, k: &k, v: &v, out: &kept.out, log_sum };
+        let from = attention::AttentionTensors { q: &q, k: &k, v: &v, out, log_sum };
         let (dq, dk, dv) = attention::backward(&from, d_out, forest, self.attention(i))?;
         here.sources.heads.add_gradients(a.key_source(i).ok_or_else(other_kind)?, [dk, dv])?;
         if let Some(rotation) = self.rotation(i) {

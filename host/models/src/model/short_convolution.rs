@@ -41,14 +41,19 @@ impl ShortConvolution<Option<Tensor>> {
 }
 
 impl Architecture {
-    /// Returns whether a layer is recurrent.
-    pub fn is_recurrent(&self, layer: usize) -> bool {
+    /// Returns whether a layer has a recurrence, in the place of attention or beside it.
+    pub(super) fn has_recurrence(&self, layer: usize) -> bool {
         self.recurrence.as_ref().is_some_and(|recurrence| recurrence.layers[layer])
     }
 
-    /// Returns whether any layer is recurrent.
+    /// Returns whether a layer has a recurrence in the place of attention.
+    pub fn is_recurrent(&self, layer: usize) -> bool {
+        self.has_recurrence(layer) && self.side_by_side().is_none()
+    }
+
+    /// Returns whether any layer has a recurrence.
     pub fn has_recurrent_layers(&self) -> bool {
-        (0..self.layers).any(|layer| self.is_recurrent(layer))
+        (0..self.layers).any(|layer| self.has_recurrence(layer))
     }
 
     /// Returns the number of layers that attend.
@@ -56,9 +61,9 @@ impl Architecture {
         (0..self.layers).filter(|&layer| self.attends(layer)).count()
     }
 
-    /// Returns the number of recurrent layers.
+    /// Returns the number of layers that have a recurrence.
     pub fn recurring(&self) -> usize {
-        (0..self.layers).filter(|&layer| self.is_recurrent(layer)).count()
+        (0..self.layers).filter(|&layer| self.has_recurrence(layer)).count()
     }
 
     /// Returns the width of a convolution.
@@ -95,6 +100,12 @@ impl Architecture {
         if !self.mixes(layer) {
             return 0;
         }
+        if self.side_by_side().is_some() {
+            let both = [false, true].into_iter();
+            return both
+                .map(|recurrent| self.input_widths(recurrent).into_iter().sum::<usize>() + self.mixed_width(recurrent))
+                .sum();
+        }
         if self.is_recurrent(layer) || self.latent.is_some() {
             let recurrent = self.is_recurrent(layer);
             self.input_widths(recurrent).into_iter().sum::<usize>() + self.mixed_width(recurrent)
@@ -130,7 +141,7 @@ impl Architecture {
     /// inputs, and the result.
     pub fn kept_of_mixer(&self, layer: usize) -> usize {
         match &self.latent {
-            _ if !self.attends(layer) => self.mixer_width(layer),
+            _ if !self.attends(layer) || self.side_by_side().is_some() => self.mixer_width(layer),
             Some(latent) => latent.input_widths().into_iter().sum::<usize>() + latent.value_width(),
             None => self.varied_widths(layer).map_or_else(
                 || 2 * (self.query_width() + self.kv_width()),
@@ -139,11 +150,13 @@ impl Architecture {
         }
     }
 
-    /// Returns whether the projections around recurrences have biases.
-    pub(super) fn recurrent_bias(&self) -> bool {
-        use RecurrenceKind::{Convolution, StateSpace};
-        let kind = self.recurrence.as_ref().map(|all| all.kind);
-        matches!(kind, Some(Convolution { bias: true } | StateSpace { projection_bias: true, .. }))
+    /// Returns whether the projections before recurrences have biases, and whether those behind do.
+    pub(super) fn recurrent_biases(&self) -> [bool; 2] {
+        match self.recurrence.as_ref().map(|all| all.kind) {
+            Some(RecurrenceKind::Convolution { bias }) => [bias; 2],
+            Some(RecurrenceKind::StateSpace { projection_bias, output_bias, .. }) => [projection_bias, output_bias],
+            Some(RecurrenceKind::GatedDelta { .. }) | None => [false; 2],
+        }
     }
 
     /// Returns the results of a layer's projections as a recurrence reads them. Where projections group the inputs of each key head, these

@@ -1,6 +1,6 @@
 //! Switches of a decoder that depend on its family and its `config.json`: biases, factors, norms and the activation function.
 
-use super::families::Family;
+use super::family::Family;
 use super::json::ConfigObject;
 use super::latent::LatentAttention;
 use crate::config::{printable, shortest};
@@ -22,6 +22,10 @@ pub struct DecoderFactors {
     pub logits: f32,
     /// Soft cap of the logits.
     pub logits_cap: Option<f32>,
+    /// Multiplier of the gates of an MLP before its activation function.
+    pub gates: f32,
+    /// Multiplier of an MLP's output.
+    pub lowered: f32,
 }
 
 /// A kind of norm.
@@ -69,7 +73,7 @@ impl DecoderFactors {
     /// Returns the factors of most families.
     fn none(heads: Heads) -> Self {
         let scores = (heads.head_dim as f32).sqrt().recip();
-        Self { embedding: 1.0, residual: 1.0, scores, scores_cap: None, logits: 1.0, logits_cap: None }
+        Self { embedding: 1.0, residual: 1.0, scores, scores_cap: None, logits: 1.0, logits_cap: None, gates: 1.0, lowered: 1.0 }
     }
 }
 
@@ -100,11 +104,28 @@ pub(super) fn biases(config: &ConfigObject, family: Family) -> Result<LinearBias
         _ => attention,
     };
     let mlp = match family {
-        Family::DeepseekV2 | Family::Granite | Family::Llama | Family::NemotronH | Family::SmolLm3 => flag("mlp_bias", false)?,
+        Family::DeepseekV2 | Family::FalconH1 | Family::Granite | Family::Llama | Family::NemotronH | Family::SmolLm3 => {
+            flag("mlp_bias", false)?
+        }
         Family::Ernie45 | Family::Starcoder2 => attention,
         _ => matches!(family, Family::Gpt2 | Family::GptNeoX),
     };
     Ok(LinearBiases { qkv, output: attention && !matches!(family, Family::Glm4 | Family::Glm4Moe), mlp })
+}
+
+/// Reads a multiplier.
+pub(super) fn factor(config: &ConfigObject, key: &str, default: f64) -> Result<f32, String> {
+    match config.number(key)?.unwrap_or(default) {
+        factor if (1e-6..=1e6).contains(&factor) => Ok(factor as f32),
+        factor => Err(format!("{key} {} must be between 1e-6 and 1e6", shortest(factor))),
+    }
+}
+
+/// Reads a list of factors; all are one if it is missing.
+pub(super) fn list_of_factors<const N: usize>(config: &ConfigObject, key: &str) -> std::result::Result<[f32; N], String> {
+    let Some(given) = config.numbers(key, N)? else { return Ok([1.0; N]) };
+    let all: Vec<f32> = given.iter().filter(|factor| (1e-6..=1e6).contains(*factor)).map(|factor| *factor as f32).collect();
+    all.try_into().map_err(|_| format!("{key} has a number that is not between 1e-6 and 1e6"))
 }
 
 /// Reads the multipliers and soft caps.
@@ -117,10 +138,7 @@ pub(super) fn factors(
 ) -> Result<DecoderFactors, String> {
     let of_heads = DecoderFactors::none(heads);
     let none = DecoderFactors { scores: latent.map_or(of_heads.scores, LatentAttention::scores), ..of_heads };
-    let positive = |key: &str, default: f64| match config.number(key)?.unwrap_or(default) {
-        factor if (1e-6..=1e6).contains(&factor) => Ok(factor as f32),
-        factor => Err(format!("{key} {} must be between 1e-6 and 1e6", shortest(factor))),
-    };
+    let positive = |key: &str, default: f64| factor(config, key, default);
     // Null turns a cap off; a missing key means the default.
     let cap = |key: &str, default: f64| match config.has(key) {
         true => config.get(key).map(|_| positive(key, default)).transpose(),
@@ -129,6 +147,18 @@ pub(super) fn factors(
     };
     match family {
         Family::Cohere2 => Ok(DecoderFactors { logits: positive("logit_scale", 0.0625)?.recip(), ..none }),
+        Family::FalconH1 => {
+            let [gates, lowered] = list_of_factors(config, "mlp_multipliers")?;
+            Ok(DecoderFactors {
+                embedding: positive("embedding_multiplier", 1.0)?,
+                // A factor of the keys is one of the scores.
+                scores: none.scores * positive("key_multiplier", 1.0)?,
+                logits: positive("lm_head_multiplier", 1.0)?.recip(),
+                gates,
+                lowered,
+                ..none
+            })
+        }
         family if family.is_granite() => Ok(DecoderFactors {
             embedding: positive("embedding_multiplier", 1.0)?,
             residual: positive("residual_multiplier", 1.0)?,
@@ -227,9 +257,5 @@ fn clamped(config: &ConfigObject, name: &str) -> Result<Activation, String> {
     if name != "silu" {
         return Err(format!("hidden_act {:?} is not supported; silu is, with swiglu_limit", printable(name, 80)));
     }
-    let positive = |key: &str, default: f64| match config.number(key)?.unwrap_or(default) {
-        value if (1e-6..=1e6).contains(&value) => Ok(value as f32),
-        value => Err(format!("{key} {} must be between 1e-6 and 1e6", shortest(value))),
-    };
-    Ok(Activation::Clamped { alpha: positive("swiglu_alpha", 1.702)?, limit: positive("swiglu_limit", 7.0)? })
+    Ok(Activation::Clamped { alpha: factor(config, "swiglu_alpha", 1.702)?, limit: factor(config, "swiglu_limit", 7.0)? })
 }

@@ -2,7 +2,7 @@
 //! and values of their own, and an embedding for each layer.
 
 use super::bounds::MOST_LAYERS;
-use super::families::Family;
+use super::family::Family;
 use super::json::ConfigObject;
 use crate::config::printable;
 use crate::ops::attention::Heads;

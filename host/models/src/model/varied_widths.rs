@@ -51,7 +51,8 @@ impl Architecture {
 
     /// Returns the widths of the results of a layer's projections before attention or a recurrence.
     pub(super) fn product_widths(&self, layer: usize) -> Vec<usize> {
-        self.varied_widths(layer).unwrap_or_else(|| self.input_widths(self.is_recurrent(layer)))
+        let beside = self.side_by_side().map(|_| self.input_widths(true)).unwrap_or_default();
+        self.varied_widths(layer).unwrap_or_else(|| [self.input_widths(self.is_recurrent(layer)), beside].concat())
     }
 
     /// Returns an upper bound on the widths of what differs between layers.

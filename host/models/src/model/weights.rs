@@ -117,14 +117,14 @@ pub struct LatentProjections<L> {
 /// Parameters of one layer.
 #[derive(Clone, Debug)]
 pub struct LayerWeights<T = Tensor> {
-    /// Query, key and value projections, or a joined one. In a recurrent layer, the projections of the recurrence's inputs. None in a layer
-    /// without either.
+    /// Query, key and value projections, or a joined one. In a recurrent layer, the projections of the recurrence's inputs. With a state space
+    /// beside attention, that of its inputs comes last. None in a layer without either.
     pub qkv: Vec<Linear<T>>,
-    /// Output projection of attention or the recurrence, unless the layer has neither.
-    pub o: Option<Linear<T>>,
+    /// Output projection of attention or the recurrence, or of both side by side. None in a layer without either.
+    pub o: Vec<Linear<T>>,
     /// Further parameters of attention; none in a recurrent layer.
     pub attention: AttentionWeights<T>,
-    /// Recurrence that replaces attention, if the layer is recurrent.
+    /// Recurrence in the place of attention or beside it, if the layer has one.
     pub recurrent: Option<RecurrentWeights<T>>,
     /// The MLP that every token goes through, unless there are only experts, or neither.
     pub unit: Option<MlpProjections<Linear<T>>>,
@@ -314,8 +314,8 @@ impl<T> LayerWeights<T> {
 
     /// Returns the layer's linear maps with their names.
     fn named_maps(&self, names: &'static TensorNames) -> Vec<(&'static str, &Linear<T>)> {
-        let (inputs, output) = (self.input_names(names), names.mixed(self.recurrent.is_some()));
-        let mut all: Vec<_> = inputs.iter().copied().zip(&self.qkv).chain(self.o.iter().map(|o| (output, o))).collect();
+        let (inputs, outputs) = (self.input_names(names), names.outputs(self.recurrent.is_some()));
+        let mut all: Vec<_> = inputs.iter().copied().zip(&self.qkv).chain(outputs.zip(&self.o)).collect();
         all.extend(self.attention.latent.iter().flat_map(|latent| latent.named_maps(names)));
         all.extend(self.end.iter().flat_map(LayerEnd::named_maps));
         if let Some(unit) = &self.unit {
@@ -339,7 +339,8 @@ impl<T> LayerWeights<T> {
         let is_recurrent = self.recurrent.is_some();
         let inputs = self.qkv.iter().zip(self.input_names(names));
         let qkv = inputs.map(|(l, part)| l.map(&name(part), f)).collect::<std::result::Result<_, E>>()?;
-        let o = self.o.as_ref().map(|o| o.map(&name(names.mixed(is_recurrent)), f)).transpose()?;
+        let outputs = self.o.iter().zip(names.outputs(is_recurrent));
+        let o = outputs.map(|(l, part)| l.map(&name(part), f)).collect::<std::result::Result<_, E>>()?;
         let sinks = self.attention.sinks.as_ref().zip(names.attention.sinks).map(|(t, part)| f(name(part), t)).transpose()?;
         let latent = self.attention.latent.as_ref().zip(names.attention.latent);
         let latent = latent.map(|(own, second)| own.map(name, (second.second, names.attention.norms), f)).transpose()?;

@@ -149,7 +149,7 @@ fn completions_of_one_prompt_read_it_once_and_differ_by_their_sample() {
 
 #[test]
 fn of_a_model_that_carries_a_state_whole_prompts_and_whole_texts_are_shared() {
-    for name in ["lfm2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "qwen3_next", "granitemoehybrid", "nemotron_h"] {
+    for name in ["lfm2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "qwen3_next", "granitemoehybrid", "nemotron_h", "falcon_h1"] {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models").join(name);
         let frozen = FrozenModel::new(ModelFolder::open(folder).unwrap().decoder().unwrap());
         let start = || InferenceEngine::start(frozen.decoding().unwrap(), 0, OPTIONS).unwrap();
