@@ -14,6 +14,7 @@
 
 mod adapters;
 mod counters;
+mod gathering;
 mod jobs;
 mod pause;
 mod prefill_budget;

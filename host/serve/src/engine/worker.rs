@@ -2,6 +2,7 @@
 
 use super::adapters::{EngineAdapter, EngineWeights};
 use super::counters::CounterKind;
+use super::gathering::CallGathering;
 use super::jobs::{EngineCommand, EngineJob, EngineOptions, SharedEngineState};
 use super::pause::{PauseMode, PauseState};
 use super::prefill_budget::PrefillBudget;
@@ -51,14 +52,16 @@ pub(super) struct EngineWorker {
     paused: VecDeque<EngineSequence>,
     prefixes: PrefixCache,
     chunks: PrefillBudget,
+    calls: CallGathering,
 }
 
 impl EngineWorker {
     pub(super) fn new(model: IncrementalDecoder, version: u64, options: EngineOptions, shared: Arc<SharedEngineState>) -> Self {
         shared.counters.set_version(version);
         let (waiting, active, paused, prefixes, chunks) = Default::default();
+        let calls = CallGathering::default();
         let (own, pausing) = (Arc::new(EngineWeights::new(model, version)), PauseState::No);
-        Self { own, options, shared, pausing, waiting, active, paused, prefixes, chunks }
+        Self { own, options, shared, pausing, waiting, active, paused, prefixes, chunks, calls }
     }
 
     /// Works until all senders of commands are dropped.
@@ -76,11 +79,32 @@ impl EngineWorker {
                 }
             }
             if self.has_work() {
+                if self.options.favours_throughput && !self.gather(commands) {
+                    return;
+                }
                 // Runs on a thread of the pool: an additional thread would take a processor from one of them.
                 rayon::scope(|_| self.round());
             }
             self.end_draining();
         }
+    }
+
+    /// Waits for calls that follow finished sequences at once. Returns whether there are still senders of commands.
+    fn gather(&mut self, commands: &Receiver<EngineCommand>) -> bool {
+        let Some(wait) = self.calls.begin() else { return true };
+        let mut came = false;
+        while self.calls.is_missing() {
+            match commands.recv_timeout(wait) {
+                Ok(command) => {
+                    came |= matches!(command, EngineCommand::Generate(_));
+                    self.handle_command(command);
+                }
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+        self.calls.end(came);
+        true
     }
 
     fn has_work(&self) -> bool {
@@ -109,7 +133,10 @@ impl EngineWorker {
 
     fn handle_command(&mut self, command: EngineCommand) {
         let done = match command {
-            EngineCommand::Generate(job) => return self.waiting.push_back(*job),
+            EngineCommand::Generate(job) => {
+                self.calls.came();
+                return self.waiting.push_back(*job);
+            }
             EngineCommand::Pause(mode, done) => return self.pause(mode, done),
             EngineCommand::Resume(done) => {
                 self.set_pausing(PauseState::No);
@@ -377,6 +404,7 @@ impl EngineWorker {
                 Some(SequenceEnd::Failed) => CounterKind::Failed,
             };
             counters.add(stage, 1);
+            self.calls.finished(usize::from(matches!(sequence.ended, Some(SequenceEnd::Finished(_)))));
             counters.add(CounterKind::SampledTokens, sequence.tokens.len() - sequence.request.tokens.len());
             if stage != CounterKind::Failed && !sequence.stale {
                 let (read, cache) = (sequence.read(), std::mem::take(&mut sequence.cache));
