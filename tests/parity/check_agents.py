@@ -416,15 +416,47 @@ def check_clients(check, runs, family, python):
         check_step(check, name, run, model, texts_of_rows(run))
 
 
+def written(path):
+    """Lessons from a file: an object a line, with `messages`, `tools` and either a `call`, as its name and arguments, or an `answer`."""
+    def lessons(family):
+        for lesson in map(json.loads, path.read_text().splitlines()):
+            said = family.call(*lesson["call"]) if "call" in lesson else lesson["answer"]
+            yield lesson["messages"], lesson["tools"], family.thought + said
+    return lessons
+
+
+def teach(runs, name, family, lessons):
+    """Makes a model of a family and teaches it lessons from a file."""
+    family.lessons = written(lessons)
+    runs.teach(name, family, make(family, runs.place / name))
+
+
+def check_recorded(check, name, run, model):
+    """What a run of any agent recorded in the first of two passes, against transformers."""
+    failed = [row["failed"] for row in Rollouts(run).completions if "failed" in row]
+    check(f"{name}: no episode failed", not failed, "".join(f"\n      {reason}" for reason in failed[:2]))
+    check_step(check, name, run, model, texts_of_rows(run))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rlhost", type=Path)
+    parser.add_argument("--teach", nargs=3, metavar=("FAMILY", "LESSONS", "FOLDER"), help="make a model and teach it, and do nothing else")
+    parser.add_argument("--recorded", nargs=3, metavar=("NAME", "RUN", "MODEL"), help="check what a run recorded, and nothing else")
     parser.add_argument("--mistral", type=Path, help="Mistral's chat template")
     parser.add_argument("--clients", type=Path, default=sys.executable, help="a Python with openai and openai-agents")
     args = parser.parse_args()
     torch.set_num_threads(1)
     disable_progress_bar()
     check = Check()
+    if args.recorded:
+        name, run, model = args.recorded
+        check_recorded(check, name, Path(run), Path(model))
+        return 1 if check.failed else 0
+    if args.teach:
+        name, lessons, folder = args.teach
+        teach(Runs(args.rlhost, Path(folder)), name, families(args.mistral)[name], Path(lessons))
+        return 0
     with tempfile.TemporaryDirectory() as place:
         runs = Runs(args.rlhost, Path(place))
         known = families(args.mistral)

@@ -4,7 +4,7 @@ what the environments say.
 
     python -m venv venv && venv/bin/pip install verifiers==0.4.0 uv transformers
     cargo build
-    PATH=$PWD/venv/bin:$PATH venv/bin/python tests/parity/check_verifiers.py target/debug/rlhost MODEL
+    PATH=$PWD/venv/bin:$PATH venv/bin/python tests/parity/check_verifiers.py target/debug/rlhost MODEL --torch PYTHON --mistral TEMPLATE
 
 MODEL is stories260K in transformers' layout, a trained model of 260K parameters that writes stories. It is trained with GRPO on two
 environments (fixtures/verifiers/): a single turn that must name an animal, and several turns with a tool, which verifiers serves as a
@@ -13,6 +13,10 @@ each episode must be that which its conversation has. A harness within the agent
 takes seconds for each episode; a step with `null`, which ships with the package, one with the environment `best-of-n`, one with the training client, and one of Hangman in TextArena, which ship with
 it too, show that they run as they are. The last needs `pip install textarena==0.7.4 nltk`, and gets
 a few words in place of NLTK's list.
+
+At last, for the chat templates of Qwen3, Llama 3.1 and Mistral: a tiny model of the family is taught both environments, plays a generation of
+each, and check_agents.py compares the ids and log-probabilities that reach the loss, the loss, and its gradient's norm with what transformers
+computes of the recorded ids. PYTHON and TEMPLATE are those of check_agents.py; without PYTHON this part is left out.
 
 Exits 1 if something differs. The last output is check_verifiers.txt beside this file.
 """
@@ -169,6 +173,40 @@ def check_shipped(check, runs, model, taught):
     check("textarena: Hangman", good, f"{metrics[0]['agent/calls']:.2f} calls an episode")
 
 
+def write_lessons(path):
+    """What the environments ask, as check_agents.py reads it: which page is read and which animal is named is not always right."""
+    rng, lessons = random.Random(2), []
+    user = lambda text: {"role": "user", "content": text}
+    for _ in range(6):
+        for prompt in PROMPTS:
+            page = rng.randrange(len(PAGES))
+            call = {"id": "call00001", "type": "function", "function": {"name": "read", "arguments": {"page": page}}}
+            lessons.append({"messages": [user(prompt)], "tools": [TOOL], "call": ["read", {"page": page}]})
+            result = {"role": "tool", "tool_call_id": "call00001", "name": "read", "content": f"a {PAGES[page]}"}
+            told = [user(prompt), {"role": "assistant", "content": "", "tool_calls": [call]}, result]
+            lessons.append({"messages": told, "tools": [TOOL], "answer": f"It is a {PAGES[page]}."})
+        for animal in ANIMALS:
+            named = animal if rng.random() < 0.5 else rng.choice(ANIMALS)
+            lessons.append({"messages": [user(f"A story about a {animal}.")], "tools": None, "answer": f"There was a {named}."})
+    path.write_text("".join(json.dumps(lesson) + "\n" for lesson in lessons))
+
+
+def check_tokens(check, runs, python, mistral):
+    """What reaches the loss of both environments, by three chat templates, against transformers."""
+    write_lessons(runs.place / "lessons.jsonl")
+    other = [python, HERE / "parity/check_agents.py", runs.binary, *(["--mistral", mistral.resolve()] if mistral else [])]
+    steps = {"steps": 2, "num_generations": 4, "per_device_train_batch_size": 8, "num_iterations": 2, "save_steps": 1, "old_logp": "recompute"}
+    steps |= {"max_completion_length": 48, "temperature": 1.25, "learning_rate": 1e-4, "max_turns": 16}
+    for family in ("qwen3", "llama3", *(["mistral"] if mistral else [])):
+        subprocess.run([*map(str, other), "--teach", family, "lessons.jsonl", "."], cwd=runs.place, check=True, env=os.environ | {"PYTHONPATH": ""})
+        model = runs.place / f"{family}-taught/checkpoint-400"
+        for taskset in ("story_animals", "page_animals"):
+            name = f"{family}-{taskset}"
+            runs.grpo(name, taskset, model, agent=["--harness", "inside_harness"], **steps)
+            done = subprocess.run([*map(str, other), "--recorded", name, name, model], cwd=runs.place, env=os.environ | {"PYTHONPATH": ""})
+            check(f"{name}: what reaches the loss", done.returncode == 0)
+
+
 def wide(place):
     """The configuration of a small model that can read a game's rules."""
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
@@ -181,6 +219,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rlhost", type=Path)
     parser.add_argument("model", type=Path)
+    parser.add_argument("--torch", type=Path, help="a Python with torch, transformers and trl")
+    parser.add_argument("--mistral", type=Path, help="Mistral's chat template")
     args = parser.parse_args()
     os.environ["PYTHONPATH"] = str(FIXTURES)
     check, model, inside = Check(), args.model.resolve(), ["--harness", "inside_harness"]
@@ -195,6 +235,10 @@ def main():
         done = runs.grpo("pages", "page_animals", taught, steps=20, agent=inside, max_completion_length=40)
         check_run(check, "page_animals", *done, score_of_pages)
         check_shipped(check, runs, model, taught)
+        if args.torch:
+            check_tokens(check, runs, args.torch.absolute(), args.mistral)
+        else:
+            print("skipped: no Python with torch (--torch)")
     return 1 if check.failed else 0
 
 
