@@ -54,6 +54,13 @@ pub fn teacher_divergence(beta: f64) -> String {
     format!("{TEACHER_DIVERGENCE}/{beta}")
 }
 
+/// Returns the name of the column with the divergence that `beta` selects over the policy's `count` likeliest tokens. `with_rest` says whether
+/// all other tokens together count as one more; otherwise the likely tokens' probabilities are divided by their sum.
+#[must_use]
+pub fn teacher_divergence_of_top(beta: f64, count: usize, with_rest: bool) -> String {
+    format!("{TEACHER_DIVERGENCE}/{beta}/top{count}{}", if with_rest { "+rest" } else { "" })
+}
+
 /// Returns the name of the column with a reward's scores.
 #[must_use]
 pub fn reward(name: &str) -> String {

@@ -23,6 +23,18 @@ pub enum OldLogpSource {
     Recompute,
 }
 
+/// The teacher in a run's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TeacherModelKind {
+    /// The model that teacher_model names.
+    Named,
+    /// The model that the run starts with.
+    Base,
+    /// The policy itself, as it is at each step.
+    Live,
+}
+
 /// How inference servers get the policy's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -4,6 +4,7 @@ use super::named_keys::NamedKeys;
 use super::{
     CompletionLogging, CompletionSource, DEFAULT_ALGORITHM, Device, IntervalStrategy, LrSchedule, ModelDtype, OptimizerName,
     PackingStrategy, Period, PluginLimits, ReduceDtype, ReportTarget, RolloutDtype, RolloutLogMode, RunConfig, SaveErrorAction,
+    TeacherModelKind,
 };
 use serde_json::Map;
 
@@ -15,6 +16,8 @@ impl Default for RunConfig {
             value_model: None,
             ref_model: None,
             teacher_model: None,
+            teacher_model_kind: TeacherModelKind::Named,
+            teacher_prompt_template: None,
             teacher_server: Vec::new(),
             teacher_load_in_8bit: false,
             teacher_load_in_4bit: false,

@@ -49,6 +49,7 @@ mod sharding_settings;
 mod spelling;
 mod suggestion;
 mod tables;
+mod teacher;
 mod threads;
 mod validate;
 mod values;
@@ -61,7 +62,7 @@ pub use batches::BatchSizes;
 pub use changes::{changes, same};
 pub use choices::{
     CompletionLogging, CompletionSource, IntervalStrategy, ModelDtype, OldLogpSource, PackingStrategy, ReduceDtype, ReportTarget,
-    RolloutDtype, RolloutLogMode, RolloutSync, SaveErrorAction, ZeroStage,
+    RolloutDtype, RolloutLogMode, RolloutSync, SaveErrorAction, TeacherModelKind, ZeroStage,
 };
 pub use clock::{local_now, now};
 pub use device::Device;
@@ -87,10 +88,10 @@ pub use schedule::{
     MetricDirection, PlateauArgs, PolynomialArgs, RampShape, StableDecayArgs, ThresholdMode,
 };
 pub use script_path::ScriptPath;
-pub use servers::TeacherServerEntry;
 pub use set::KeyAssignment;
 pub use suggestion::{did_you_mean, nearest};
 pub use tables::{TableKey, entry_tables};
+pub use teacher::TeacherServerEntry;
 pub use threads::{PLUGIN_STACK, STACK, on_own_stack};
 pub use values::{scalar, switched};
 pub use yaml::{front_matter, yaml_document};

@@ -4,7 +4,7 @@ use super::named_keys::NamedKeys;
 use super::{
     AgentEntry, CompletionLogging, CompletionSource, Device, IntervalStrategy, LrSchedule, ModelDtype, OldLogpSource,
     OptimizerName, PackingStrategy, Period, PluginEntry, PluginLimits, ReduceDtype, ReportTarget, RolloutDtype, RolloutLogMode,
-    RolloutSync, SaveErrorAction, ZeroStage,
+    RolloutSync, SaveErrorAction, TeacherModelKind, ZeroStage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,14 @@ pub struct RunConfig {
     /// with the policy's tokenizer. It is not trained [default: none]
     #[schemars(extend("rank" = "own", "aliases" = ["teacher_model_name_or_path"], "inherited_with" = "algorithm", "reach" = "read"))]
     pub teacher_model: Option<String>,
+    /// Which model the teacher is: named for teacher_model; base for the one that the run starts with; or live for the policy itself, which
+    /// learns what it would write if it read the prompt that teacher_prompt_template builds [default: named]
+    #[schemars(extend("inherited_with" = "algorithm"))]
+    pub teacher_model_kind: TeacherModelKind,
+    /// Prompt that the teacher reads in place of the policy's: {prompt} is the policy's prompt, or its last question, and {privileged_context}
+    /// or another name a column of the row, as in "{prompt}\n\n{privileged_context}" [default: the policy's]
+    #[schemars(extend("inherited_with" = "algorithm"))]
+    pub teacher_prompt_template: Option<String>,
     /// Inference server of the teacher, in place of teacher_model: vLLM, SGLang or rlhost serve, as in "http://node1:8000". It says the
     /// log-probabilities of completions' tokens, from which teacher_kl_coef and loss_type = "policy_gradient" learn. Several have names, as
     /// in "maths=http://node1:8000", and the dataset's column `teacher` names each row's [default: none]

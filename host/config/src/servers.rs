@@ -1,6 +1,5 @@
 //! Inference servers of a configuration, which generate its completions.
 
-use super::entries::is_name;
 use super::{Address, RolloutDtype, RolloutLogMode, RunConfig, shortest};
 use std::time::Duration;
 use toml::{Table, Value};
@@ -13,15 +12,6 @@ const MOST: usize = 256;
 
 /// Maximum staleness of completions.
 const MOST_STALE: u64 = 64;
-
-/// A teacher on an inference server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TeacherServerEntry<'a> {
-    /// Name by which rows choose it.
-    pub name: Option<&'a str>,
-    /// URL of the server.
-    pub url: &'a str,
-}
 
 impl RunConfig {
     /// Makes this process generate the completions, instead of rollout servers or a replayed run.
@@ -40,54 +30,6 @@ impl RunConfig {
             RolloutLogMode::Auto => RolloutLogMode::Unsaved,
             given => given,
         }
-    }
-
-    /// Returns the teachers on servers.
-    pub fn teacher_servers(&self) -> impl Iterator<Item = TeacherServerEntry<'_>> {
-        self.teacher_server.iter().map(|given| match given.split_once('=') {
-            Some((name, url)) if is_name(name) => TeacherServerEntry { name: Some(name), url },
-            _ => TeacherServerEntry { name: None, url: given },
-        })
-    }
-
-    /// Checks that teachers' servers have addresses, and names if there are several.
-    fn check_teachers(&self) -> Result<(), String> {
-        let all: Vec<TeacherServerEntry<'_>> = self.teacher_servers().collect();
-        for (at, TeacherServerEntry { name, url }) in all.iter().enumerate() {
-            Address::parse(url)?;
-            match name {
-                None if all.len() > 1 => {
-                    return Err(format!(
-                        "{url} has no name, and there are several teachers: write NAME={url}, and name it in the rows' column teacher"
-                    ));
-                }
-                Some(name) if all[..at].iter().any(|other| other.name == Some(name)) => {
-                    return Err(format!("two teachers are named {name:?}"));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks the teachers' servers. The error is the invalid key, and the valid values.
-    pub(super) fn check_teacher_server(&self) -> Result<(), (&'static str, String)> {
-        if self.teacher_server.is_empty() {
-            return Ok(());
-        }
-        self.check_teachers().map_err(|detail| ("teacher_server", detail))?;
-        if self.teacher_model.is_some() {
-            return Err(("teacher_server", "can't be combined with teacher_model; choose one".into()));
-        }
-        if self.teacher_load_in_8bit || self.teacher_load_in_4bit {
-            let key = if self.teacher_load_in_8bit { "teacher_load_in_8bit" } else { "teacher_load_in_4bit" };
-            return Err((key, "is about a teacher in this process; a server holds its own".into()));
-        }
-        if !self.agent.is_empty() {
-            let detail = "is not supported with an agent, whose calls may branch; name the teacher with teacher_model";
-            return Err(("teacher_server", detail.into()));
-        }
-        Ok(())
     }
 
     /// Returns the maximum response time of a rollout server, or of a teacher's.
@@ -213,30 +155,6 @@ mod tests {
         let mut config = RunConfig { rollout_server: vec!["http://node1:8000".into()], ..RunConfig::default() };
         change(&mut config);
         config.check_servers().err()
-    }
-
-    #[test]
-    fn what_is_wrong_with_a_teachers_server_is_named_by_its_key() {
-        type Case = (&'static str, &'static str, fn(&mut RunConfig));
-        let cases: [Case; 6] = [
-            ("teacher_server", "is not a URL", |c| c.teacher_server = vec!["node one".into()]),
-            ("teacher_server", "http://b:1 has no name", |c| c.teacher_server = vec!["a=http://a:1".into(), "http://b:1".into()]),
-            ("teacher_server", "two teachers are named \"a\"", |c| {
-                c.teacher_server = ["1", "2"].map(|n| format!("a=http://a:{n}")).into();
-            }),
-            ("teacher_server", "can't be combined with teacher_model", |c| c.teacher_model = Some("teacher".into())),
-            ("teacher_load_in_4bit", "a server holds its own", |c| c.teacher_load_in_4bit = true),
-            ("teacher_server", "name the teacher with teacher_model", |c| {
-                c.agent = vec![serde_json::from_value(serde_json::json!({"command": ["a"]})).unwrap()];
-            }),
-        ];
-        for (key, expected, change) in cases {
-            let mut config = RunConfig { teacher_server: vec!["http://node1:8000".into()], ..RunConfig::default() };
-            assert_eq!(config.check_teacher_server(), Ok(()));
-            change(&mut config);
-            let (named, detail) = config.check_teacher_server().unwrap_err();
-            assert!(named == key && detail.contains(expected), "{key} {expected}: {named} {detail}");
-        }
     }
 
     #[test]

@@ -161,13 +161,7 @@ impl RunConfig {
         if let Some(name) = of_evaluation.filter(|_| !self.evaluates()) {
             return Err(("metric_for_best_model", format!("{name} is an evaluation metric; set eval_dataset")));
         }
-        if self.teacher_model.as_deref() == Some("") {
-            return Err(("teacher_model", "is empty; name a model, or leave it out".into()));
-        }
-        self.check_teacher_server()?;
-        if self.teacher_load_in_8bit && self.teacher_load_in_4bit {
-            return Err(("teacher_load_in_8bit", "can't be combined with teacher_load_in_4bit; choose one".into()));
-        }
+        self.check_teacher()?;
         if self.ref_model.as_deref() == Some("") {
             return Err(("ref_model", "is empty; name a model, or leave it out for the one that training starts from".into()));
         }

@@ -20,7 +20,7 @@ pub struct PromptForm {
     settings: String,
 }
 
-type PromptFormResult<T> = std::result::Result<T, String>;
+pub(super) type PromptFormResult<T> = std::result::Result<T, String>;
 
 impl PromptForm {
     /// Reads the settings from a configuration; `None` if it has none of them. `chat` says whether the model has a chat template.
@@ -151,7 +151,7 @@ fn prompt_value(text: String, columns: &RowColumns, answers: &[&str]) -> PromptF
 }
 
 /// Returns the text of a column, or at a path of keys and indices in it.
-fn text_of(columns: &RowColumns, name: &str) -> PromptFormResult<String> {
+pub(super) fn text_of(columns: &RowColumns, name: &str) -> PromptFormResult<String> {
     let shown = printable(name, SHOWN);
     let found = columns.get(name).or_else(|| within(columns, name)).ok_or_else(|| {
         let has = super::rows::names(columns);

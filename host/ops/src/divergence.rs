@@ -29,7 +29,7 @@ pub struct Predictions<'a> {
 }
 
 impl<'a> Predictions<'a> {
-    fn logits(&self) -> Result<LogitTiles<'a>> {
+    pub(super) fn logits(&self) -> Result<LogitTiles<'a>> {
         LogitTiles::new(self.hidden, self.output, self.scale)
     }
 }
@@ -49,7 +49,7 @@ pub struct Divergence {
 
 /// Kind of divergence, selected by `beta`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum DivergenceKind {
+pub(super) enum DivergenceKind {
     Forward,
     Reverse,
     /// Mixed divergence, with `beta` and the logarithms of `1 - beta` and of `beta`.
@@ -61,7 +61,8 @@ enum DivergenceKind {
 }
 
 impl DivergenceKind {
-    fn new(beta: f64) -> Self {
+    /// Returns the kind that `beta` selects.
+    pub(super) fn new(beta: f64) -> Self {
         match beta {
             0.0 => Self::Forward,
             1.0 => Self::Reverse,
@@ -83,7 +84,8 @@ fn weighted(p: f32, x: f32) -> f32 {
     if p > 0.0 { p * x } else { 0.0 }
 }
 
-fn check(student: &Predictions<'_>, teacher: &Predictions<'_>, beta: f64) -> Result<(usize, usize)> {
+/// Checks that both models' predictions are of as many rows and tokens. Returns these numbers.
+pub(super) fn check(student: &Predictions<'_>, teacher: &Predictions<'_>, beta: f64) -> Result<(usize, usize)> {
     Capability::Divergences.require(student.hidden)?;
     let shape = |of: &Predictions<'_>| (matrix_dims(of.hidden), matrix_dims(of.output));
     let (((m, d), (vocab, by)), ((t_m, t_d), (t_vocab, t_by))) = (shape(student), shape(teacher));

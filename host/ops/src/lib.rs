@@ -98,6 +98,7 @@ pub mod team;
 mod testing;
 mod tiles;
 mod token_stats;
+pub mod top_divergence;
 mod unpack;
 mod update;
 mod view;

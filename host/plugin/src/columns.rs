@@ -23,7 +23,8 @@ pub const REF_LOGP: &str = "ref_logp";
 /// Log-probabilities of the teacher.
 pub const TEACHER_LOGP: &str = "teacher_logp";
 /// Divergences of the policy's distributions from the teacher's. A suffix says which: `teacher_divergence/0` is the forward divergence,
-/// `/1` the reverse one, and numbers between them the generalised Jensen-Shannon divergences.
+/// `/1` the reverse one, and numbers between them the generalised Jensen-Shannon divergences. `/top100` after that compares the policy's 100
+/// likeliest tokens, and `/top100+rest` all others together as one more.
 pub const TEACHER_DIVERGENCE: &str = "teacher_divergence";
 /// Log-probabilities as the sampler computed them.
 pub const SAMPLING_LOGP: &str = "sampling_logp";
@@ -72,10 +73,36 @@ pub fn turn_reward(name: &str) -> String {
     format!("{TURN_REWARD}/{name}")
 }
 
-/// Parses the divergence, from 0 to 1, of a column named after [`TEACHER_DIVERGENCE`]. Returns `None` for other columns.
-pub fn divergence_of(name: &str) -> Option<f64> {
-    let beta = name.strip_prefix(TEACHER_DIVERGENCE)?.strip_prefix('/')?.parse().ok()?;
-    (0.0..=1.0).contains(&beta).then_some(beta)
+/// Maximum number of likeliest tokens that a divergence compares.
+const MOST_TOP: usize = 1 << 14;
+
+/// A divergence of the policy's distributions from the teacher's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DivergenceColumn {
+    /// Which divergence, from 0 to 1.
+    pub beta: f64,
+    /// The policy's likeliest tokens, if only these are compared.
+    pub top: Option<TopColumn>,
+}
+
+/// The policy's likeliest tokens, which a divergence compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopColumn {
+    /// Number of tokens.
+    pub count: usize,
+    /// Whether all other tokens together count as one more.
+    pub with_rest: bool,
+}
+
+/// Parses the divergence of a column named after [`TEACHER_DIVERGENCE`]. Returns `None` for other columns.
+pub fn divergence_of(name: &str) -> Option<DivergenceColumn> {
+    let suffix = name.strip_prefix(TEACHER_DIVERGENCE)?.strip_prefix('/')?;
+    let (beta, top) = suffix.split_once('/').map_or((suffix, None), |(beta, top)| (beta, Some(top)));
+    let beta = beta.parse().ok().filter(|beta| (0.0..=1.0).contains(beta))?;
+    let Some(top) = top else { return Some(DivergenceColumn { beta, top: None }) };
+    let (count, with_rest) = top.strip_suffix("+rest").map_or((top, false), |count| (count, true));
+    let count = count.strip_prefix("top")?.parse().ok().filter(|count| (1..=MOST_TOP).contains(count))?;
+    Some(DivergenceColumn { beta, top: Some(TopColumn { count, with_rest }) })
 }
 
 /// A column that the host can compute.
@@ -179,10 +206,16 @@ mod tests {
 
     #[test]
     fn a_divergence_is_named_by_its_number() {
-        for (name, beta) in
-            [("teacher_divergence/0", Some(0.0)), ("teacher_divergence/0.5", Some(0.5)), ("teacher_divergence/1", Some(1.0))]
-        {
-            assert_eq!((divergence_of(name), HostColumn::find(name).map(|known| known.name)), (beta, Some(TEACHER_DIVERGENCE)));
+        let top = |count, with_rest| Some(TopColumn { count, with_rest });
+        for (name, beta, top) in [
+            ("teacher_divergence/0", 0.0, None),
+            ("teacher_divergence/0.5", 0.5, None),
+            ("teacher_divergence/1", 1.0, None),
+            ("teacher_divergence/0.5/top100", 0.5, top(100, false)),
+            ("teacher_divergence/1/top20+rest", 1.0, top(20, true)),
+        ] {
+            assert_eq!(divergence_of(name), Some(DivergenceColumn { beta, top }), "{name}");
+            assert_eq!(HostColumn::find(name).map(|known| known.name), Some(TEACHER_DIVERGENCE));
         }
         for name in [
             "teacher_divergence",
@@ -190,6 +223,12 @@ mod tests {
             "teacher_divergence/1.5",
             "teacher_divergence/NaN",
             "teacher_divergence0.5",
+            "teacher_divergence/0.5/",
+            "teacher_divergence/0.5/top",
+            "teacher_divergence/0.5/top0",
+            "teacher_divergence/0.5/top100000",
+            "teacher_divergence/0.5/100",
+            "teacher_divergence/0.5/top9+all",
         ] {
             assert!(divergence_of(name).is_none() && HostColumn::find(name).is_none(), "{name}");
         }

@@ -1,7 +1,7 @@
 //! The inputs that a plugin reads, by name.
 
 use super::Role;
-use super::columns;
+use super::columns::{self, DivergenceColumn};
 use super::error::LONGEST_TEXT;
 use crate::config::{did_you_mean, printable};
 use std::collections::BTreeSet;
@@ -33,8 +33,8 @@ impl NeededInputs {
         self.names().filter(|own| *own != name).collect()
     }
 
-    /// Returns the name and the value, from 0 to 1, of the teacher divergence that the plugin reads.
-    pub fn divergence(&self) -> Option<(&str, f64)> {
+    /// Returns the name of the teacher divergence that the plugin reads, and which it is.
+    pub fn divergence(&self) -> Option<(&str, DivergenceColumn)> {
         self.names().find_map(|name| Some((name, columns::divergence_of(name)?)))
     }
 
@@ -59,7 +59,8 @@ impl NeededInputs {
         };
         if unknown.split('/').next() == Some(columns::TEACHER_DIVERGENCE) && !matches!(role, Role::Reward | Role::Environment) {
             let text = format!(
-                "it needs {unknown:?}, which names no divergence: add a number from 0 (forward) to 1 (reverse), as in \"{}/0.5\"",
+                "it needs {unknown:?}, which names no divergence: add a number from 0 (forward) to 1 (reverse), as in \"{0}/0.5\", and \
+                 at most how many likely tokens are compared, as in \"{0}/0.5/top100\"",
                 columns::TEACHER_DIVERGENCE
             );
             return Err(printable(&text, LONGEST_TEXT));
@@ -101,7 +102,7 @@ mod tests {
         assert!(wrong.ends_with("and it estimates advantage; did you mean \"ref_logp\"?"), "{wrong}");
         assert_eq!(check(Role::Algorithm, &["teacher_logp", "teacher_divergence/0.25"]), Ok(()));
         let vague = check(Role::Algorithm, &["teacher_divergence"]).unwrap_err();
-        assert!(vague.ends_with("as in \"teacher_divergence/0.5\""), "{vague}");
+        assert!(vague.contains("as in \"teacher_divergence/0.5\""), "{vague}");
         let two = check(Role::Algorithm, &["teacher_divergence/0", "teacher_divergence/1"]).unwrap_err();
         assert!(two.ends_with("a loss has one divergence"), "{two}");
         assert!(check(Role::Algorithm, &["prompt_text"]).unwrap_err().contains("\"prompt_text\""));

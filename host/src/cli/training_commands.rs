@@ -8,7 +8,7 @@ pub(super) struct TrainingCommand {
 }
 
 /// The training commands. An algorithm's command has its name.
-pub(super) const TRAINING: [TrainingCommand; 13] = [
+pub(super) const TRAINING: [TrainingCommand; 14] = [
     TrainingCommand { name: "train", about: "Train a model with any algorithm (the default command)", sets: &[] },
     TrainingCommand {
         name: "sft",
@@ -41,6 +41,15 @@ pub(super) const TRAINING: [TrainingCommand; 13] = [
         name: "distillation",
         about: "Learn a teacher model's predictions, on the model's own completions or given ones (GKD)",
         sets: &[("algorithm", "distillation")],
+    },
+    TrainingCommand {
+        name: "sdft",
+        about: "Learn what the model itself predicts when it is told more, on its own completions (SDFT)",
+        sets: &[
+            ("algorithm", "sdft"),
+            ("teacher_model_kind", "base"),
+            ("teacher_prompt_template", "{prompt}\n\n{privileged_context}"),
+        ],
     },
     TrainingCommand {
         name: "rloo",

@@ -20,8 +20,8 @@ pub(super) use tokenization::{check_fits, scored_texts, tokenize_whole, valued_a
 use super::{Error, Result};
 use crate::config::{AgentEntry, PluginEntry, hex};
 use crate::data::{
-    self, ChatMessage, CompletionRow, Location, PreferenceRow, PromptForm, PromptRow, RowColumns, TemplateVariables, TextOrChat,
-    TokenCountBounds, TokenizedRow, Tokenizer,
+    self, ChatMessage, CompletionRow, Location, PreferenceRow, PromptForm, PromptRow, RowColumns, TeacherPrompts,
+    TemplateVariables, TextOrChat, TokenCountBounds, TokenizedRow, Tokenizer,
 };
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -32,7 +32,7 @@ use tokenization::{TokenizedAnswers, answered, learned_of, tokenize_prompt};
 pub const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model/prompts.jsonl");
 
 /// A prompt of the dataset, ready for generation or training.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Prompt {
     /// Row of the dataset.
     pub row: usize,
@@ -44,6 +44,8 @@ pub(super) struct Prompt {
     /// The original conversation, if a reward model or an environment reads it.
     pub messages: Option<Box<(Vec<ChatMessage>, TemplateVariables)>>,
     pub tokens: Vec<u32>,
+    /// Tokens that a teacher reads in place of these, if it does.
+    pub teacher_tokens: Option<Vec<u32>>,
     /// The dataset's other columns.
     pub columns: Map<String, Value>,
     /// Answers from the dataset, if it has them.
@@ -57,9 +59,7 @@ pub(super) struct Prompt {
 impl Prompt {
     fn new(row: usize, asked: &TextOrChat, text: String, columns: Map<String, Value>) -> Self {
         let chat = matches!(asked, TextOrChat::Chat(_));
-        let (messages, tokens, answers) = (None, Vec::new(), None);
-        let (ref_logp, mismatched_ref_logp) = (OnceLock::new(), OnceLock::new());
-        Self { row, index: 0, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp }
+        Self { row, text, chat, columns, ..Self::default() }
     }
 
     /// Returns the prompt's conversation; a plain text becomes a user message.
@@ -168,6 +168,8 @@ pub(super) struct DatasetReader {
     pub messages: bool,
     /// How settings build or extend prompts, if any do.
     pub form: Option<Arc<PromptForm>>,
+    /// How prompts for a teacher are built, if it reads others than the policy.
+    pub taught: Option<Arc<TeacherPrompts>>,
 }
 
 impl DatasetReader {
@@ -184,12 +186,38 @@ impl DatasetReader {
             let detail = format!("the prompt is {long} tokens long; the model's context is {context}, completion included");
             return Err(place.row_error(format!("{detail}; max_prompt_length keeps a prompt's last tokens")));
         }
+        let teacher_tokens = match &self.taught {
+            Some(taught) => Some(self.teacher_tokens(taught, (&prompt, &extras, &columns), tokens.len(), &place)?),
+            None => None,
+        };
         let new = Prompt::new(row, &prompt, text, columns);
         let messages = match prompt {
             TextOrChat::Chat(messages) if self.messages => Some(Box::new((messages, extras))),
             _ => None,
         };
-        Ok(Prompt { tokens, messages, ..new })
+        Ok(Prompt { tokens, teacher_tokens, messages, ..new })
+    }
+
+    /// Tokenizes the prompt of a row as a teacher reads it, with as much room for a completion as after the policy's `length` tokens.
+    fn teacher_tokens(
+        &self,
+        taught: &TeacherPrompts,
+        (prompt, extras, columns): (&TextOrChat, &TemplateVariables, &RowColumns),
+        length: usize,
+        place: &Location,
+    ) -> data::Result<Vec<u32>> {
+        let built = taught.prompt(prompt, columns).map_err(|detail| place.row_error(detail))?;
+        let (_, mut tokens) = tokenize_prompt(&built, extras, &self.tokenizer).map_err(|e| place.failed(e))?;
+        self.shorten(&mut tokens);
+        let room = self.completion.min(self.context - length);
+        if tokens.is_empty() || tokens.len() + room > self.context {
+            let (long, context) = (tokens.len(), self.context);
+            let detail = format!(
+                "the teacher's prompt is {long} tokens long, and a completion may have {room}; the model's context is {context}"
+            );
+            return Err(place.row_error(detail));
+        }
+        Ok(tokens)
     }
 
     /// Truncates a prompt to its last `longest_prompt` tokens.

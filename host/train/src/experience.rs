@@ -191,6 +191,17 @@ impl Experience {
         let rollout = &self.rollouts[row];
         rollout.opening.as_ref().unwrap_or(&self.prompts[rollout.prompt].tokens)
     }
+
+    /// Returns the prompt of a rollout as a teacher reads it.
+    pub(super) fn teacher_prompt_of(&self, row: usize) -> &[u32] {
+        let prompt = &self.prompts[self.rollouts[row].prompt];
+        prompt.teacher_tokens.as_deref().unwrap_or_else(|| self.prompt_of(row))
+    }
+
+    /// Returns whether a teacher reads other prompts than the policy.
+    pub(super) fn has_teacher_prompts(&self) -> bool {
+        self.prompts.iter().any(|prompt| prompt.teacher_tokens.is_some())
+    }
 }
 
 /// Returns the items at these places; none if the column is empty.
@@ -280,13 +291,9 @@ pub(super) fn scale(micro_batches: &[MicroBatch], max_completion_length: usize, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Map;
 
     fn prompt(index: usize) -> Arc<Prompt> {
-        let (text, columns, ref_logp, mismatched_ref_logp) = Default::default();
-        let (chat, messages, answers, tokens) = (false, None, None, vec![index as u32]);
-        let columns: Map<_, _> = columns;
-        Arc::new(Prompt { row: index, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
+        Arc::new(Prompt { row: index, index, tokens: vec![index as u32], ..Prompt::default() })
     }
 
     /// Returns three prompts with two completions each. All columns hold the completions' tokens: 100, 101, 102 for the first, and so on.

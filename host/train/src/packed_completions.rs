@@ -12,18 +12,33 @@ pub(super) struct PackedCompletions {
     pub selected: SelectedPredictions,
     /// Number of predictions of completions' tokens; those of prompts' tokens follow them.
     pub of_completions: usize,
+    /// These predictions after the prompts that a teacher reads, if those differ.
+    pub taught: Option<Box<Self>>,
+}
+
+/// Whose prompts completions follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PromptReader {
+    Policy,
+    /// A teacher, whose prompts may differ from the policy's.
+    Teacher,
 }
 
 impl PackedCompletions {
     /// Selects the predictions of all tokens of completions, in the order of the experience's flat token columns.
     pub(super) fn new(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
-        Self::build(experience, rows).0
+        Self::build(experience, rows, PromptReader::Policy).0
+    }
+
+    /// Selects the same predictions as [`PackedCompletions::new`] after the prompts that this model reads.
+    pub(super) fn read_by(reader: PromptReader, experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
+        Self::build(experience, rows, reader).0
     }
 
     /// Selects the predictions of all tokens of pairs' completions, chosen and rejected alternating, followed by those of each pair's
     /// prompt after its first token.
     pub(super) fn with_prompts(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
-        let (mut this, prompts) = Self::build(experience, rows);
+        let (mut this, prompts) = Self::build(experience, rows, PromptReader::Policy);
         for segment in prompts.into_iter().step_by(2).flatten() {
             this.selected.push_segment(&this.forest, segment);
         }
@@ -31,9 +46,9 @@ impl PackedCompletions {
     }
 
     /// Packs completions. Also returns the segments of each completion's prompt.
-    fn build(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> (Self, Vec<Vec<usize>>) {
+    fn build(experience: &Experience, rows: impl IntoIterator<Item = usize>, reader: PromptReader) -> (Self, Vec<Vec<usize>>) {
         let (mut this, mut prompts) = (Self::default(), Vec::new());
-        for PlacedCompletion { row, prompt, own } in placed(&mut this.forest, experience, rows) {
+        for PlacedCompletion { row, prompt, own } in placed(&mut this.forest, experience, rows, reader) {
             let rollout = &experience.rollouts[row];
             if let Some(support) = &rollout.support {
                 let restriction = &mut this.selected.restriction;
@@ -58,7 +73,7 @@ impl PackedCompletions {
     /// Selects the states at which whole texts get their values, one per completion. These predict nothing.
     pub(super) fn with_values(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
         let mut this = Self::default();
-        for PlacedCompletion { row, prompt, own } in placed(&mut this.forest, experience, rows) {
+        for PlacedCompletion { row, prompt, own } in placed(&mut this.forest, experience, rows, PromptReader::Policy) {
             let (rollout, asked) = (&experience.rollouts[row], experience.prompt_of(row).len());
             let answers = experience.prompts[rollout.prompt].answers.as_ref();
             let at = answers.map_or(asked + rollout.tokens.len() - 1, |answers| answers.value_positions[rollout.sample]);
@@ -79,13 +94,22 @@ struct PlacedCompletion {
 }
 
 /// Adds completions to a forest; consecutive completions share their prompt.
-fn placed(forest: &mut Forest, experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Vec<PlacedCompletion> {
+fn placed(
+    forest: &mut Forest,
+    experience: &Experience,
+    rows: impl IntoIterator<Item = usize>,
+    reader: PromptReader,
+) -> Vec<PlacedCompletion> {
     let rows: Vec<usize> = rows.into_iter().collect();
-    let prompt_of = |row: usize| (experience.rollouts[row].prompt, experience.prompt_of(row));
+    let read = |row: usize| match reader {
+        PromptReader::Policy => experience.prompt_of(row),
+        PromptReader::Teacher => experience.teacher_prompt_of(row),
+    };
+    let prompt_of = |row: usize| (experience.rollouts[row].prompt, read(row));
     let mut all = Vec::with_capacity(rows.len());
     // Episodes of one prompt may have different openings.
     for group in rows.chunk_by(|a, b| prompt_of(*a) == prompt_of(*b)) {
-        let asked = experience.prompt_of(group[0]);
+        let asked = read(group[0]);
         let branches = |row: usize| experience.rollouts[row].branches.iter();
         let cuts: Vec<usize> = group.iter().flat_map(|row| branches(*row)).map(|branch| branch.after).collect();
         let cuts = || cuts.iter().copied().filter(|cut| *cut < asked.len());
@@ -124,9 +148,7 @@ mod tests {
     use std::sync::Arc;
 
     fn prompt(tokens: &[u32]) -> Arc<Prompt> {
-        let (text, columns, ref_logp, mismatched_ref_logp) = Default::default();
-        let (row, index, chat, messages, answers, tokens) = (0, 0, false, None, None, tokens.to_vec());
-        Arc::new(Prompt { row, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
+        Arc::new(Prompt { tokens: tokens.to_vec(), ..Prompt::default() })
     }
 
     fn rollout(tokens: &[u32], branches: &[(usize, usize)]) -> Rollout {
@@ -184,5 +206,25 @@ mod tests {
         assert_eq!(place, got.len());
         let values = PackedCompletions::with_values(&e, 0..3);
         assert_eq!(values.selected.rows, [6, 12, 17]);
+    }
+
+    #[test]
+    fn a_teacher_may_read_other_prompts_before_the_same_tokens() {
+        let told = Prompt { tokens: vec![11, 12], teacher_tokens: Some(vec![11, 12, 13, 14, 15]), ..Prompt::default() };
+        let e = Experience::new(
+            vec![Arc::new(told), prompt(&[16])],
+            vec![
+                Rollout { prompt: 0, ..rollout(&[21, 22], &[]) },
+                Rollout { prompt: 0, sample: 1, ..rollout(&[23], &[]) },
+                Rollout { prompt: 1, ..rollout(&[24, 25], &[]) },
+            ],
+        );
+        let [policy, teacher] =
+            [PromptReader::Policy, PromptReader::Teacher].map(|reader| PackedCompletions::read_by(reader, &e, 0..3));
+        assert_eq!((policy.forest.tokens().len(), teacher.forest.tokens().len()), (8, 11));
+        assert_eq!(policy.selected.targets, [21, 22, 23, 24, 25]);
+        assert_eq!(teacher.selected.targets, policy.selected.targets);
+        assert_eq!((policy.selected.rows, teacher.selected.rows), (vec![1, 2, 1, 5, 6], vec![4, 5, 4, 8, 9]));
+        assert!(e.has_teacher_prompts() && !Experience::new(vec![prompt(&[1])], vec![rollout(&[2], &[])]).has_teacher_prompts());
     }
 }

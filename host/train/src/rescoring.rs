@@ -9,7 +9,7 @@ use crate::data::{ChatMessage, TemplateVariables, Tokenizer};
 use crate::dist::World;
 use crate::model::ComputeBackend;
 use crate::plugin::{RewardBatch, RewardPlugin};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// A recorded prompt.
 pub struct RecordedPrompt {
@@ -43,10 +43,8 @@ impl RecordedGeneration {
     fn judged(self) -> ScoringBatch {
         let Self { batch, prompts, episodes } = self;
         let prompt = |(RecordedPrompt { row, tokens, messages }, text): (RecordedPrompt, &String)| {
-            let (ref_logp, mismatched_ref_logp) = (OnceLock::new(), OnceLock::new());
-            let (text, chat, messages, columns) = (text.clone(), messages.is_some(), messages.map(Box::new), Default::default());
-            let (index, answers) = (0, None);
-            Arc::new(Prompt { row, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
+            let (text, chat, messages) = (text.clone(), messages.is_some(), messages.map(Box::new));
+            Arc::new(Prompt { row, text, chat, messages, tokens, ..Prompt::default() })
         };
         let prompts: Vec<Arc<Prompt>> = prompts.into_iter().zip(&batch.prompts).map(prompt).collect();
         let told = |(RecordedConversation { conversation, failed }, prompt): (RecordedConversation, &u32)| {

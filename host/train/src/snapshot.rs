@@ -242,12 +242,7 @@ pub fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
     });
     let unfit = |detail: String| Error::unusable(checkpoint, detail);
     let architecture = Architecture::parse(&sizes.to_string()).map_err(unfit)?;
-    let prompt = |index| {
-        let (text, columns) = (String::new(), serde_json::Map::new());
-        let (ref_logp, mismatched_ref_logp) = Default::default();
-        let (chat, messages, answers, tokens) = (false, None, None, vec![1, 2, 3]);
-        Arc::new(Prompt { row: index, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
-    };
+    let prompt = |index| Arc::new(Prompt { row: index, index, tokens: vec![1, 2, 3], ..Prompt::default() });
     let prompts = (4, (0..4).map(|index| (index, prompt(index))).collect());
     let form = ExperienceForm { is_sampled: true, has_pairs: pairs };
     let run = ExperienceConstraints { form, prompts, architecture: &architecture };

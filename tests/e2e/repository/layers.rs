@@ -65,6 +65,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
             "linear",
             "logprob",
             "divergence",
+            "top_divergence",
             "low_rank",
             "magnitude",
             "mean_rows",

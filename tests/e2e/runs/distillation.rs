@@ -287,3 +287,96 @@ fn settings_change_as_far_as_the_run_has_what_they_need() {
     run.signal("TERM");
     assert_eq!(run.wait().unwrap().code(), Some(3));
 }
+
+/// The arguments of a run of self-distillation, whose teacher reads the answer.
+fn told<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let base = ["sdft", "--max-completion-length", "12", "--logging-steps", "1", "--output-dir", run];
+    [&base[..], &small(), &["--dataset", "told.jsonl", "--learning-rate", "0.003"], more].concat()
+}
+
+/// A place with prompts, each with an answer that only a teacher reads.
+fn place_of_told() -> TestFolder {
+    let place = place_of_teachers();
+    let row = |i: u32| json!({"prompt": format!("Say {i}"), "privileged_context": format!("It is {}.", i * 7 % 10)});
+    place.write("told.jsonl", (0..16).map(|i| format!("{}\n", row(i))).collect::<String>());
+    place
+}
+
+#[test]
+fn a_model_learns_what_it_would_write_if_it_were_told_more() {
+    let place = place_of_told();
+    let steps = [
+        "--max-steps",
+        "30",
+        "--eval-dataset",
+        "told.jsonl",
+        "--eval-on-start",
+        "--eval-steps",
+        "30",
+        "--eval-strategy",
+        "steps",
+    ];
+    for (mode, more) in [
+        ("topk", &["--distillation-topk", "20"][..]),
+        ("tail", &["--distillation-topk", "20", "--distillation-add-tail", "true", "--distillation-alpha", "1"]),
+        ("full", &["--distillation-mode", "full_logits", "--distillation-alpha", "0"]),
+        ("live", &["--distillation-mode", "full_logits", "--teacher-model-kind", "live"]),
+    ] {
+        place.run(&told(mode, &[&steps[..], more].concat())).succeeded();
+        let rows = place.lines(&format!("{mode}/metrics.jsonl"));
+        let losses: Vec<f64> = rows.iter().filter_map(|row| row["eval_loss"].as_f64()).collect();
+        assert!(losses.len() == 2 && losses[1] < 0.7 * losses[0] && losses[1] > 0.0, "{mode}: {losses:?}");
+    }
+    // All tokens are the whole vocabulary.
+    let first = |run: &str, more: &[&str]| {
+        place.run(&told(run, &[&["--max-steps", "1"], more].concat())).succeeded();
+        (place.figure(run, "loss")[0], place.figure(run, "grad_norm")[0])
+    };
+    let (whole, top) = (first("whole", &["--distillation-mode", "full_logits"]), first("top", &["--distillation-topk", "300"]));
+    assert!((whole.0 - top.0).abs() < 1e-5 * whole.0 && (whole.1 - top.1).abs() < 1e-4 * whole.1, "{whole:?} {top:?}");
+    // At the first step, the model that the run starts with is the policy.
+    assert_eq!(first("base", &[]), first("as-live", &["--teacher-model-kind", "live"]));
+    assert_ne!(first("untold", &["--teacher-prompt-template", "{prompt}\n\n"]).0, first("again", &[]).0);
+    let by_tokens = ["--distillation-mode", "sampled_token", "--distillation-alpha", "1"];
+    assert!(first("sampled", &by_tokens).1 > 0.0 && place.figure("sampled", "divergence")[0] != 0.0);
+}
+
+#[test]
+fn self_distillation_resumes_to_the_bit_with_the_model_that_it_started_with() {
+    let place = place_of_told();
+    let steps = ["--max-steps", "4", "--save-steps", "1"];
+    let twice = ["--num-iterations", "2", "--steps-per-generation", "2"];
+    for (run, more) in [
+        ("base", &twice[..]),
+        ("live", &["--teacher-model-kind", "live"]),
+        ("adapter", &["--lora-r", "4"]),
+        ("sampled", &["--distillation-mode", "sampled_token", "--distillation-alpha", "1"]),
+    ] {
+        place.run(&told(run, &[&steps[..], more].concat())).succeeded();
+        let file = if run == "adapter" { "adapter_model.safetensors" } else { "model.safetensors" };
+        place.assert_resumes(run, 1, 4, file);
+        place.assert_resumes(run, 3, 4, file);
+    }
+}
+
+#[test]
+fn what_a_teacher_can_not_be_told_is_refused_by_name() {
+    let place = place_of_told();
+    let refused = |more: &[&str], part: &str| {
+        let outcome = place.run(&told("no", &[&["--max-steps", "1"], more].concat()));
+        assert!(outcome.code == Some(2) && outcome.error().contains(part), "{part}: {}", outcome.stderr);
+        assert!(!place.path("no").exists());
+    };
+    refused(&["--teacher-prompt-template", "{prompt} {hint}"], "there is no column \"hint\"");
+    refused(&["--teacher-prompt-template", "{prompt"], "teacher_prompt_template");
+    refused(&["--teacher-model", tiny()], "teacher_model_kind: is base, the model that the run starts with");
+    refused(&["--distillation-mode", "sampled_token"], "distillation_alpha must be 1");
+    let live = ["--teacher-model-kind", "live", "--distillation-mode", "sampled_token", "--distillation-alpha", "1"];
+    refused(&live, "teacher_model_kind: is live, which compares whole distributions");
+    refused(&["--distillation-topk", "0"], "distillation_topk");
+    let long = json!({"prompt": "Say 1", "privileged_context": "word ".repeat(100)});
+    place.write("told.jsonl", format!("{long}\n"));
+    refused(&[], "the teacher's prompt is");
+    let unused = place.run(&["grpo", "--plugin", "tldr_length_reward", "--teacher-model-kind", "base", "--max-steps", "1"]);
+    assert!(unused.code == Some(2) && unused.error().contains("teacher_model_kind: grpo has no teacher"), "{}", unused.stderr);
+}

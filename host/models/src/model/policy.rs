@@ -313,7 +313,7 @@ impl PolicyPass<'_> {
         Ok(self)
     }
 
-    /// Computes the divergence of each selected prediction's distribution over the whole vocabulary from a teacher's for the same tokens.
+    /// Computes the divergence of each selected prediction's distribution from a teacher's for the same tokens.
     ///
     /// # Errors
     /// If the teacher has another vocabulary, predictions are scored among some tokens only, a divergence is not finite, or the model is on
@@ -329,7 +329,7 @@ impl PolicyPass<'_> {
 
     /// Returns each selected prediction's divergence from the teacher, if there is one.
     pub fn divergences(&self) -> Option<&[f32]> {
-        self.taught.as_ref().map(|taught| taught.divergence.values())
+        self.taught.as_ref().map(TeacherDivergence::values)
     }
 
     fn predictions(&self) -> Predictions<'_> {

@@ -40,7 +40,7 @@ use super::dataset::Prompt;
 use super::experience::{Experience, ExperienceForm, MicroBatch};
 use super::journal::Journal;
 use super::learner::{Learner, batches_of};
-use super::packed_completions::PackedCompletions;
+use super::packed_completions::{PackedCompletions, PromptReader};
 use super::phase::Phase;
 use super::plan::{Batching, RolloutPlan};
 use super::plugins::RunPlugins;
@@ -375,10 +375,10 @@ impl Collector {
         batches_of(e, rows, self.batching.rows, self.batching.max_tokens)
     }
 
-    /// Computes log-probabilities under a frozen model, each rank of its own prompts' completions.
-    fn scored_by(&self, model: &SharedModel, e: &Experience) -> Result<Vec<f32>> {
+    /// Computes log-probabilities under a frozen model after the prompts that it reads, each rank of its own prompts' completions.
+    fn scored_by(&self, model: &SharedModel, reader: PromptReader, e: &Experience) -> Result<Vec<f32>> {
         let own = model.passes(&self.world, self.own_parts(e), |model, watch, rows| {
-            let PackedCompletions { forest, selected, .. } = &PackedCompletions::new(e, rows);
+            let PackedCompletions { forest, selected, .. } = &PackedCompletions::read_by(reader, e, rows);
             Ok(model.score_watched(forest, selected, self.temperature(), watch)?.logp)
         })?;
         Ok(self.world.concat("a column", own.concat())?)

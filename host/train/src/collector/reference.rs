@@ -10,6 +10,7 @@ use crate::activity::{Activity, ProgressTask, ProgressUnit};
 use crate::dataset::Prompt;
 use crate::experience::Experience;
 use crate::model::PolicyModel;
+use crate::packed_completions::PromptReader;
 use crate::plugin::NeededInputs;
 use crate::plugin::columns::{REF_LOGP, TEACHER_LOGP};
 use crate::policy_progress::PolicyProgress;
@@ -24,7 +25,7 @@ impl Collector {
             return Ok(known.collect::<Option<Vec<_>>>().map(|columns| columns.into_iter().flatten().copied().collect()));
         };
         let _task = ProgressTask::new(Activity::ReferenceModel);
-        self.scored_by(reference, e).map(Some)
+        self.scored_by(reference, PromptReader::Policy, e).map(Some)
     }
 
     /// Adds a teacher, if there is one. In training, what servers say is recorded in the run's folder.
@@ -50,7 +51,7 @@ impl Collector {
         let Some(teacher) = self.compared.teacher.as_ref().filter(|_| needs.has(TEACHER_LOGP)) else { return Ok(false) };
         let _task = ProgressTask::new(Activity::Teacher);
         let logp = match teacher {
-            Teacher::Model(model) => self.scored_by(model, e)?,
+            Teacher::Model(model) => self.scored_by(model, PromptReader::Teacher, e)?,
             Teacher::Servers(server) => {
                 self.world.concat("a teacher's column", server.logp(e, e.rows(self.world.share(e.prompts.len())))?)?
             }

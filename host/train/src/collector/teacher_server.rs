@@ -84,7 +84,7 @@ impl TeacherServers {
         let Some(record) = &self.record else { return Ok(self.asked(e, &rows.collect::<Vec<_>>())?.concat()) };
         let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
         let key = |row: usize| {
-            let prompt = e.prompt_of(row);
+            let prompt = e.teacher_prompt_of(row);
             text_key(&self.of_row(e, row).server.model, &[prompt, &e.rollouts[row].tokens].concat(), prompt.len())
         };
         let keys: Vec<String> = rows.clone().map(key).collect();
@@ -126,7 +126,7 @@ impl TeacherServers {
     }
 
     fn logp_of_row(&self, e: &Experience, row: usize) -> std::result::Result<Vec<f32>, InferenceFailure> {
-        let (prompt, completion) = (e.prompt_of(row), &e.rollouts[row].tokens);
+        let (prompt, completion) = (e.teacher_prompt_of(row), &e.rollouts[row].tokens);
         let tokens = [prompt, completion].concat();
         let ServedTeacher { client, server, .. } = self.of_row(e, row);
         let all = retried(client, self.timeout, || client.score(&tokens, server, RequestTimeout::For(self.timeout)))?;

@@ -131,6 +131,7 @@ mod tests {
             framed,
             messages,
             form: None,
+            taught: None,
         };
         look(&reader, &path.as_path().into())
     }

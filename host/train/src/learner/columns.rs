@@ -279,11 +279,8 @@ mod tests {
     /// Returns three prompts of 3, 1 and 4 tokens, with two answers each, of 1 to 6 tokens. Row `i` was written by version `i / 2`, and all
     /// its log-probabilities are `-i`.
     fn experience() -> Experience {
-        let prompt = |index: usize| {
-            let (text, columns, ref_logp, mismatched_ref_logp) = Default::default();
-            let (chat, messages, answers, tokens) = (false, None, None, vec![1; [3, 1, 4][index]]);
-            Arc::new(Prompt { row: index, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
-        };
+        let prompt =
+            |index: usize| Arc::new(Prompt { row: index, index, tokens: vec![1; [3, 1, 4][index]], ..Prompt::default() });
         let rollout = |row: usize| Rollout {
             prompt: row / 2,
             sample: row % 2,

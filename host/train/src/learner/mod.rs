@@ -6,6 +6,7 @@ mod combined_collectives;
 mod critic;
 mod forward;
 mod packing;
+mod teaching;
 mod training_state;
 
 pub(super) use critic::{CRITIC_PREFIX, Critic, InitialCritic};
@@ -16,7 +17,7 @@ pub(super) use training_state::LearningRates;
 
 use super::columns::NamedColumns;
 use super::experience::{Experience, MicroBatch, scale};
-use super::packed_completions::PackedCompletions;
+use super::packed_completions::{PackedCompletions, PromptReader};
 use super::plan::{Batching, LearnerPlan};
 use super::plugins::RunPlugins;
 use super::policy_progress::PolicyProgress;
@@ -28,8 +29,8 @@ use crate::activity::{self, Activity, ProgressTask};
 use crate::dist::World;
 use crate::metrics::Metric;
 use crate::model::{
-    self, Architecture, DivergenceOptions, LearningOptions, ModelFolder, PassCost, PassDirection, PassObserver, PolicyModel,
-    PromptPass, Weights, is_critic_parameter,
+    self, Architecture, LearningOptions, ModelFolder, PassCost, PassDirection, PassObserver, PolicyModel, PromptPass, Weights,
+    is_critic_parameter,
 };
 use crate::ops;
 use crate::ops::dropout::mixed_bits;
@@ -316,7 +317,12 @@ impl Learner {
             (false, true) => PackedCompletions::with_prompts,
             (false, false) => PackedCompletions::new,
         };
-        pack(&micro_batch.experience, micro_batch.rows())
+        let packed = pack(&micro_batch.experience, micro_batch.rows());
+        if inputs.needs.divergence().is_none() || !micro_batch.experience.has_teacher_prompts() {
+            return packed;
+        }
+        let taught = PackedCompletions::read_by(PromptReader::Teacher, &micro_batch.experience, micro_batch.rows());
+        PackedCompletions { taught: Some(Box::new(taught)), ..packed }
     }
 
     /// Runs packed completions through the policy and the critic, for the columns that the algorithm needs, with dropout seeded by `key`.
@@ -342,13 +348,9 @@ impl Learner {
         let learning = LearningOptions { key, by_logp, watch };
         let pass = self.policy.forward_learning(forest, selected, temperature, learning, known)?;
         let pass = pass.with_aux_loss_weight(aux_weight).with_smoothed_targets(self.plan.label_smoothing)?;
-        let pass = match (needs.divergence(), &self.teacher) {
-            (Some((_, beta)), Some(teacher)) => {
-                let (vocabulary, compared) = (self.policy.architecture().vocab_size, DivergenceOptions { temperature, beta });
-                let watch = watching.teacher.as_ref().map(|teacher| teacher as &dyn PassObserver);
-                pass.with_teacher(teacher.model().teacher_predictions(forest, &selected.rows, vocabulary, compared, watch)?)?
-            }
-            _ => pass,
+        let pass = match self.teaching(packed, needs, watching)? {
+            Some(teaching) => pass.with_teacher(teaching)?,
+            None => pass,
         };
         let watch = watching.critic.as_ref().map(|critic| critic as &dyn PassObserver);
         let critic =

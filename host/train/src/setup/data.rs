@@ -4,7 +4,7 @@ use super::opened_model::OpenedModel;
 use super::plugins::LoadedPlugins;
 use crate::collector::PromptLoader;
 use crate::config::{IntervalStrategy, PackingStrategy, RunConfig};
-use crate::data::{self, Dataset, Loader, PromptForm, TokenCountBounds, pack};
+use crate::data::{self, Dataset, Loader, PromptForm, TeacherPrompts, TokenCountBounds, pack};
 use crate::dataset::{self, DatasetReader, LearnedParts, PromptSet};
 use crate::dist::World;
 use crate::origin::StartMode;
@@ -46,10 +46,22 @@ pub(super) fn read(
     let (packing, of_evaluations) = (packing?, of_evaluations?);
     let lengths = TokenCountBounds::from_tokenizer(tokenizer).map(Arc::new);
     let form = PromptForm::from_config(config, tokenizer.has_chat()).map(Arc::new);
+    let taught = TeacherPrompts::from_config(config).map(Arc::new);
     let (tokenizer, completion) = (tokenizer.clone(), batching.groups.map_or(0, |groups| groups.length));
     let framed = plugins.info().hints.framed;
-    let reader =
-        DatasetReader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form };
+    let reader = DatasetReader {
+        tokenizer,
+        lengths,
+        context,
+        longest,
+        longest_prompt,
+        completion,
+        strict,
+        framed,
+        messages,
+        form,
+        taught,
+    };
     let what = LearnedParts { includes_prompts: !config.completion_only_loss, turns: config.assistant_only_loss };
     let kind = plugins.flow.rows(what);
     let read = |path: Option<&Dataset>, packing: &Packing| {

@@ -1,9 +1,14 @@
 //! Compares the minimum memory that a run needs with what is available: the system kills a process that exceeds it without a message.
 
+use super::opened_model::OpenedModel;
+use super::plugins::LoadedPlugins;
+use super::value_source;
+use crate::collector::PromptLoader;
 use crate::config::{OptimizerRule, RolloutDtype, RunConfig};
-use crate::model::{Architecture, ModelFolder, WeightDtype, WeightStorage};
+use crate::model::{Architecture, ComputeBackend, ModelFolder, WeightDtype, WeightStorage};
 use crate::ops::quantized::QuantizationScheme;
-use crate::plan::GroupSizes;
+use crate::plan::{Batching, GroupSizes};
+use crate::plugin::columns::VALUE;
 
 /// Minimum memory of a run in bytes, regardless of its batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -221,6 +226,24 @@ fn crowded(config: &RunConfig, source: &ModelFolder, how: ModelUse, (model, avai
 
 fn gigabytes(bytes: f64) -> String {
     format!("{:.1}", bytes / 1e9)
+}
+
+/// Returns the properties of a run that determine its memory use.
+pub(super) fn in_use(
+    config: &RunConfig,
+    plugins: &LoadedPlugins,
+    opened: &OpenedModel,
+    (data, batching): (&PromptLoader, &Batching),
+    backend: &ComputeBackend,
+) -> ModelUse {
+    ModelUse {
+        adapter: opened.lora.is_some(),
+        groups: batching.groups,
+        bf16: backend.is_bf16(),
+        critic: plugins.info().needs.has(VALUE) && config.value_model.as_deref() != Some(value_source::SHARED),
+        prompt: data.prompts().longest(),
+        teacher: opened.teacher.as_ref().map_or(0.0, bytes_of_frozen),
+    }
 }
 
 #[cfg(test)]

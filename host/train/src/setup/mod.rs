@@ -48,10 +48,11 @@ use crate::model::{BackendChoice, ComputeBackend, ModelFolder, PolicyModel};
 use crate::ops::{self, Capability};
 use crate::optim::OptimizerSettings;
 use crate::plugin::PluginInfo;
-use crate::plugin::columns::{REF_LOGP, SEQUENCE_VALUE, VALUE};
+use crate::plugin::columns::{REF_LOGP, SEQUENCE_VALUE};
 use crate::run::{RunEvent, RunFiles, RunStart};
 use candle_core::DType;
 use data::Datasets;
+use memory::in_use;
 use models::{aux_loss_coef, check_precisions, check_stage, dropout, noise, old_logp, policy_and_reference};
 use opened_model::OpenedModel;
 use plugins::LoadedPlugins;
@@ -62,6 +63,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use teacher::FoundTeacher;
 use value_source::StateValueSource;
 
 /// Loads everything that `config` names, on each rank of the `world`.
@@ -192,8 +194,9 @@ fn resolve(mut config: RunConfig, beginning: &StartMode, world: &World) -> Resul
         opened.reference = Some(folder);
         warnings.extend(warning);
     }
-    if let Some(NamedModel { folder, name, warning }) = teacher::find(&config, &plugins, &opened, &backend, (beginning, world))? {
-        config.teacher_model = Some(name);
+    let teacher = teacher::find(&config, &plugins, &opened, &backend, (beginning, world))?;
+    if let Some(FoundTeacher { folder, name, warning }) = teacher {
+        config.name_teacher(name);
         opened.teacher = Some(folder);
         warnings.extend(warning);
     }
@@ -279,24 +282,6 @@ fn only_here(plugins: &LoadedPlugins, opened: &OpenedModel) -> Option<String> {
         let name = family.description().name;
         format!("transformers has no sequence classification class for {name}, so only rlhost will open this reward model")
     })
-}
-
-/// Returns the properties of a run that determine its memory use.
-fn in_use(
-    config: &RunConfig,
-    plugins: &LoadedPlugins,
-    opened: &OpenedModel,
-    (data, batching): (&PromptLoader, &Batching),
-    backend: &ComputeBackend,
-) -> memory::ModelUse {
-    memory::ModelUse {
-        adapter: opened.lora.is_some(),
-        groups: batching.groups,
-        bf16: backend.is_bf16(),
-        critic: plugins.info().needs.has(VALUE) && config.value_model.as_deref() != Some(value_source::SHARED),
-        prompt: data.prompts().longest(),
-        teacher: opened.teacher.as_ref().map_or(0.0, memory::bytes_of_frozen),
-    }
 }
 
 /// Logs where a run computes and writes, and warns if it may need more memory than is available.

@@ -103,7 +103,7 @@ fn other_tokenizer(key: &str, folder: &ModelFolder, opened: &OpenedModel) -> Opt
 ///
 /// # Errors
 /// If the parent's configuration can't be read.
-fn fine_tuned(config: &RunConfig, opened: &OpenedModel, beginning: &StartMode) -> Result<Option<String>> {
+pub(super) fn fine_tuned(config: &RunConfig, opened: &OpenedModel, beginning: &StartMode) -> Result<Option<String>> {
     let StartMode::Fork { origin, .. } = beginning else { return Ok(None) };
     let written = origin.written()?;
     if written.learn_from != CompletionSource::Dataset

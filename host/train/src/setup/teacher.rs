@@ -2,14 +2,15 @@
 
 use super::opened_model::OpenedModel;
 use super::plugins::LoadedPlugins;
-use super::reference::NamedModel;
+use super::reference::{self, NamedModel};
 use crate::collector::{Teacher, TeacherServers};
-use crate::config::RunConfig;
+use crate::config::{RunConfig, TeacherModelKind};
 use crate::dist::World;
 use crate::model::{ComputeBackend, FrozenModel, ModelFolder, WeightStorage};
 use crate::ops::Capability;
 use crate::ops::quantized::QuantizationScheme;
 use crate::origin::StartMode;
+use crate::plugin::columns::TEACHER_LOGP;
 use crate::sharding::Sharding;
 use crate::shared_model::SharedModel;
 use crate::{Error, Result};
@@ -17,11 +18,21 @@ use std::rc::Rc;
 
 const KEY: &str = "teacher_model";
 const SERVER: &str = "teacher_server";
+const KIND: &str = "teacher_model_kind";
 
 /// Prefix of the teacher's parameters among those that ranks share.
 const TEACHER: &str = "teacher_";
 
-/// Opens the folder of the configured teacher, if the algorithm learns from one.
+/// A teacher in the run's process.
+pub(super) struct FoundTeacher {
+    pub folder: ModelFolder,
+    /// Name that stays valid wherever the run resumes; none for the model that the run starts with.
+    pub name: Option<String>,
+    /// Why the model may tokenize texts differently from the policy.
+    pub warning: Option<String>,
+}
+
+/// Opens the folder of the configured teacher, if the algorithm learns from one, and it is not the policy itself.
 ///
 /// # Errors
 /// If there is no such model, it has fewer tokens or a shorter context than the policy, or the algorithm needs one and none is named, or
@@ -32,13 +43,32 @@ pub(super) fn find(
     opened: &OpenedModel,
     backend: &ComputeBackend,
     (beginning, world): (&StartMode, &World),
-) -> Result<Option<NamedModel>> {
+) -> Result<Option<FoundTeacher>> {
     let needs = &plugins.info().needs;
+    if !needs.has_teacher() && config.teacher_model_kind != TeacherModelKind::Named {
+        NamedModel::refuse_unused(KIND, "base or live", "teacher", config, beginning)?;
+        return Ok(None);
+    }
+    if needs.divergence().is_some() {
+        check_divergence(config, backend)?;
+    }
+    if config.teacher_model_kind == TeacherModelKind::Live {
+        check_live(plugins)?;
+        return Ok(None);
+    }
     if let Some(given) = config.teacher_server.first() {
         check_server(config, plugins, given, beginning)?;
         return Ok(None);
     }
-    let Some(given) = &config.teacher_model else {
+    let given = match config.teacher_model_kind {
+        TeacherModelKind::Base => reference::fine_tuned(config, opened, beginning)?,
+        _ => config.teacher_model.clone(),
+    };
+    let Some(given) = given else {
+        if config.teacher_model_kind == TeacherModelKind::Base {
+            let folder = held(config, backend, opened.source.clone())?;
+            return Ok(Some(FoundTeacher { folder, name: None, warning: None }));
+        }
         if needs.has_teacher() {
             let detail = format!(
                 "is missing: {} learns from another model's predictions; name that model, as in --teacher-model OWNER/NAME, or its server",
@@ -49,20 +79,41 @@ pub(super) fn find(
         return Ok(None);
     };
     if !needs.has_teacher() {
-        NamedModel::refuse_unused(KEY, given, "teacher", config, beginning)?;
+        NamedModel::refuse_unused(KEY, &given, "teacher", config, beginning)?;
         return Ok(None);
     }
-    let model = NamedModel::open(KEY, given, opened, opened.source.architecture().vocab_size, world)?;
-    if needs.divergence().is_some() {
-        if let Some(detail) = backend.refusal(Capability::Divergences) {
-            return Err(Error::setting(KEY, detail));
-        }
-        if config.score_sampling_support == Some(true) {
-            let detail =
-                "scores tokens among those that could be sampled, and a divergence compares whole distributions; leave it out";
-            return Err(Error::setting("score_sampling_support", detail));
-        }
+    let NamedModel { folder, name, warning } =
+        NamedModel::open(KEY, &given, opened, opened.source.architecture().vocab_size, world)?;
+    Ok(Some(FoundTeacher { folder: held(config, backend, folder)?, name: Some(name), warning }))
+}
+
+/// Checks that distributions can be compared.
+fn check_divergence(config: &RunConfig, backend: &ComputeBackend) -> Result<()> {
+    if let Some(detail) = backend.refusal(Capability::Divergences) {
+        return Err(Error::setting(KEY, detail));
     }
+    if config.score_sampling_support == Some(true) {
+        let detail =
+            "scores tokens among those that could be sampled, and a divergence compares whole distributions; leave it out";
+        return Err(Error::setting("score_sampling_support", detail));
+    }
+    Ok(())
+}
+
+/// Checks that an algorithm can learn from the policy itself.
+fn check_live(plugins: &LoadedPlugins) -> Result<()> {
+    match plugins.info().needs.has(TEACHER_LOGP) {
+        true => {
+            let detail = "is live, which compares whole distributions; with these settings the algorithm learns from the sampled tokens' \
+                          log-probabilities: set base, or name the teacher with teacher_model";
+            Err(Error::setting(KIND, detail))
+        }
+        false => Ok(()),
+    }
+}
+
+/// Returns a teacher's folder, whose weights are held as configured.
+fn held(config: &RunConfig, backend: &ComputeBackend, folder: ModelFolder) -> Result<ModelFolder> {
     let (scheme, key) = match (config.teacher_load_in_8bit, config.teacher_load_in_4bit) {
         (true, _) => (Some(QuantizationScheme::Int8), "teacher_load_in_8bit"),
         (_, true) => (Some(QuantizationScheme::Nf4), "teacher_load_in_4bit"),
@@ -72,10 +123,7 @@ pub(super) fn find(
         return Err(Error::setting(key, detail));
     }
     let as_stored = backend.supports(Capability::StoredWeights);
-    let hold = |folder: ModelFolder| {
-        if as_stored { folder.with_weight_storage(WeightStorage { scheme, ..WeightStorage::AS_STORED }) } else { folder }
-    };
-    Ok(Some(NamedModel { folder: hold(model.folder), ..model }))
+    Ok(if as_stored { folder.with_weight_storage(WeightStorage { scheme, ..WeightStorage::AS_STORED }) } else { folder })
 }
 
 /// Refuses a server whose answers the algorithm does not learn from.

@@ -94,6 +94,7 @@ fn rows_judged_by_bounds_are_those_judged_by_their_tokens() {
                 framed,
                 messages: false,
                 form: None,
+                taught: None,
             };
             let (bounded, warning) = by(lengths.clone()).read(Some(&dataset), kind, &World::single_process()).unwrap();
             let (counted, also) = by(None).read(Some(&dataset), kind, &World::single_process()).unwrap();
@@ -136,6 +137,7 @@ fn rows_that_are_truncated_are_counted_and_the_first_is_named() {
                 framed,
                 messages: false,
                 form: None,
+                taught: None,
             };
             let warning = by(lengths.clone()).read(Some(&dataset), kind, &world).unwrap().1.unwrap();
             assert_eq!(Some(&warning), by(None).read(Some(&dataset), kind, &world).unwrap().1.as_ref());
@@ -172,7 +174,19 @@ fn of_any_length() -> DatasetReader {
     let lengths = TokenCountBounds::from_tokenizer(&tokenizer).map(Arc::new);
     let (context, longest, longest_prompt, completion) = (1024, usize::MAX, None, 0);
     let (strict, framed, messages) = (false, false, false);
-    DatasetReader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form: None }
+    DatasetReader {
+        tokenizer,
+        lengths,
+        context,
+        longest,
+        longest_prompt,
+        completion,
+        strict,
+        framed,
+        messages,
+        form: None,
+        taught: None,
+    }
 }
 
 #[test]
@@ -304,8 +318,19 @@ fn of_very_many_unusable_rows_the_first_are_named_and_all_are_counted() {
     let (_folder, path) = written(&(0..odd + 4).map(row).collect::<Vec<_>>());
     let (tokenizer, lengths, longest_prompt, completion, strict) = (tokenizer(), None, None, 8, false);
     let (context, longest, framed, messages) = (64, 64, false, false);
-    let reader =
-        DatasetReader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form: None };
+    let reader = DatasetReader {
+        tokenizer,
+        lengths,
+        context,
+        longest,
+        longest_prompt,
+        completion,
+        strict,
+        framed,
+        messages,
+        form: None,
+        taught: None,
+    };
     let (prompts, warning) = reader.read(Some(&path.as_path().into()), DatasetKind::Prompts, &World::single_process()).unwrap();
     let warning = warning.unwrap();
     assert_eq!(prompts.len(), 4);
@@ -333,6 +358,7 @@ fn a_fingerprint_changes_with_what_shapes_tokens_and_nothing_else() {
             framed: false,
             messages: false,
             form: None,
+            taught: None,
         };
         reader.read(Some(&path.into()), DatasetKind::Pairs, &World::single_process()).unwrap().0.fingerprint().unwrap()
     };

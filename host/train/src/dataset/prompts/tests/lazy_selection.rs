@@ -15,7 +15,19 @@ fn reader(strict: bool) -> DatasetReader {
     let tokenizer = tokenizer();
     let lengths = TokenCountBounds::from_tokenizer(&tokenizer).map(Arc::new);
     let (context, longest, longest_prompt, completion, framed, messages) = (96, 96, None, 8, false, false);
-    DatasetReader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form: None }
+    DatasetReader {
+        tokenizer,
+        lengths,
+        context,
+        longest,
+        longest_prompt,
+        completion,
+        strict,
+        framed,
+        messages,
+        form: None,
+        taught: None,
+    }
 }
 
 /// Returns more rows than are judged at the start in any case.

@@ -1,0 +1,422 @@
+//! Divergences of two models' distributions over the student's most likely tokens, in place of the whole vocabulary (`divergence.rs`). The
+//! tokens' probabilities are divided by their sum, or all other tokens together count as one more.
+//!
+//! The derivatives of a row's logits are computed with its value: those of the likely tokens are stored, and those of all others are a factor
+//! times their probabilities.
+
+use super::divergence::{DivergenceKind, Predictions, check};
+use super::math::exp;
+use super::simd::wide;
+use super::slices::{read, tensor, write};
+use super::tiles::{LANES, LogitGradients, LogitTile};
+use super::view::MatrixView;
+use super::{Error, Result, logprob, matrix_dims};
+use candle_core::Tensor;
+use rayon::prelude::*;
+
+/// Largest logarithm of the likely tokens' probability together; the others' would be zero otherwise.
+const MOST_LIKELY: f64 = -1e-7;
+
+/// The student's most likely tokens, over which distributions are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopTokens {
+    /// Number of tokens.
+    pub count: usize,
+    /// Whether all other tokens together count as one more. Otherwise probabilities are divided by their sum.
+    pub with_rest: bool,
+}
+
+/// Divergence of two models' distributions over likely tokens at each of `M` rows, with its derivatives.
+#[derive(Clone, Debug)]
+pub struct TopDivergence {
+    /// Divergences in nats, `[M]`.
+    values: Vec<f32>,
+    /// Likely tokens of each row, `K` of them, the likeliest first.
+    tokens: Vec<Vec<u32>>,
+    /// Derivatives of each row's divergence with respect to the student's logits of its likely tokens, `K` of them.
+    slopes: Vec<Vec<f32>>,
+    /// Factor of the student's probabilities in the derivatives with respect to the logits of all other tokens, `[M]`.
+    of_rest: Vec<f32>,
+    /// Logarithms of the student's normalisers, `[M]`.
+    log_sums: Vec<f32>,
+}
+
+/// The likeliest tokens of a row that have been seen.
+#[derive(Clone)]
+struct RowTop {
+    count: usize,
+    /// Logits with their tokens, at most twice as many as needed.
+    seen: Vec<(f32, u32)>,
+    /// Logit above which a token is one of the likeliest.
+    least: f32,
+}
+
+impl RowTop {
+    fn new(count: usize) -> Self {
+        Self { count, seen: Vec::with_capacity(2 * count), least: f32::NEG_INFINITY }
+    }
+
+    fn push(&mut self, logit: f32, token: u32) {
+        self.seen.push((logit, token));
+        if self.seen.len() == 2 * self.count {
+            self.shrink();
+        }
+    }
+
+    /// Drops all but the likeliest tokens. Of equal ones, the first are kept.
+    fn shrink(&mut self) {
+        self.seen.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        self.seen.truncate(self.count);
+        if let Some((logit, _)) = self.seen.last().filter(|_| self.seen.len() == self.count) {
+            self.least = *logit;
+        }
+    }
+}
+
+/// Returns the likeliest tokens of each row, with their logits.
+fn likeliest(of: Predictions<'_>, count: usize) -> Result<Vec<Vec<(f32, u32)>>> {
+    let (m, vocab) = (matrix_dims(of.hidden).0, matrix_dims(of.output).0);
+    let mut rows = vec![RowTop::new(count); m];
+    let mut logits = of.logits()?;
+    for tile in LogitTile::all(m, vocab) {
+        let (line, first) = (tile.line(), tile.tokens.start as u32);
+        let (z, _) = logits.tile_logits(&tile);
+        rows[tile.rows.clone()].par_chunks_mut(LANES).enumerate().for_each(|(group, rows)| {
+            for (token, z) in (first..).zip(z.chunks_exact(line)) {
+                for (row, z) in rows.iter_mut().zip(&z[group * LANES..]) {
+                    if *z > row.least {
+                        row.push(*z, token);
+                    }
+                }
+            }
+        });
+    }
+    rows.par_iter_mut().for_each(RowTop::shrink);
+    Ok(rows.into_iter().map(|row| row.seen).collect())
+}
+
+/// Returns the logits of these tokens, for each row.
+fn logits_of(of: Predictions<'_>, tokens: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
+    let vocab = matrix_dims(of.output).0;
+    let mut found: Vec<Vec<f32>> = tokens.iter().map(|tokens| vec![0.0; tokens.len()]).collect();
+    let mut logits = of.logits()?;
+    for tile in LogitTile::all(tokens.len(), vocab) {
+        let (z, _) = logits.tile_logits(&tile);
+        for row in tile.rows.clone() {
+            for (to, place) in places(&tile, &tokens[row], row) {
+                found[row][to] = z[place];
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the places in a tile of a row's tokens, with their positions among them.
+fn places<'a>(tile: &'a LogitTile, tokens: &'a [u32], row: usize) -> impl Iterator<Item = (usize, usize)> + 'a {
+    let own = tokens.iter().enumerate().filter(|(_, token)| tile.tokens.contains(&(**token as usize)));
+    own.map(move |(to, token)| (to, (*token as usize - tile.tokens.start) * tile.line() + row - tile.rows.start))
+}
+
+/// Divergence of one row, and its derivatives.
+struct RowDivergence {
+    value: f64,
+    slopes: Vec<f32>,
+    of_rest: f64,
+}
+
+/// Returns the logarithm of a sum of exponentials.
+fn ln_sum(all: &[f64]) -> f64 {
+    let top = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    top + all.iter().map(|x| (x - top).exp()).sum::<f64>().ln()
+}
+
+/// Returns the logarithm of the probability that likely tokens leave to the others.
+fn ln_rest(likely: &[f64]) -> f64 {
+    (-ln_sum(likely).min(MOST_LIKELY).exp_m1()).ln()
+}
+
+/// Returns a row's divergence, and its derivatives with respect to the logarithms of the student's probabilities as free variables.
+fn of_probabilities(ln_p: &[f64], ln_q: &[f64], kind: DivergenceKind) -> (f64, Vec<f64>) {
+    let weighted = |ln: f64, x: f64| if ln.exp() > 0.0 { ln.exp() * x } else { 0.0 };
+    let terms = ln_p.iter().zip(ln_q).map(|(&ln_p, &ln_q)| match kind {
+        DivergenceKind::Forward => (weighted(ln_q, ln_q - ln_p), -ln_q.exp()),
+        DivergenceKind::Reverse => (weighted(ln_p, ln_p - ln_q), weighted(ln_p, ln_p - ln_q + 1.0)),
+        DivergenceKind::Mixed { beta, .. } => {
+            let beta = f64::from(beta);
+            let ln_m = (beta * ln_q.exp() + (1.0 - beta) * ln_p.exp()).ln();
+            let own = (1.0 - beta) * weighted(ln_p, ln_p - ln_m);
+            (beta * weighted(ln_q, ln_q - ln_m) + own, own)
+        }
+    });
+    let (values, slopes): (Vec<f64>, Vec<f64>) = terms.unzip();
+    (values.into_iter().sum(), slopes)
+}
+
+impl RowDivergence {
+    /// Computes a row's divergence from the logarithms of the likely tokens' probabilities.
+    fn new(ln_p: &[f64], ln_q: &[f64], kind: DivergenceKind, with_rest: bool) -> Self {
+        if !with_rest {
+            let normalised = |all: &[f64]| {
+                let sum = ln_sum(all);
+                all.iter().map(|ln| ln - sum).collect::<Vec<f64>>()
+            };
+            let (p, q) = (normalised(ln_p), normalised(ln_q));
+            let (value, slopes) = of_probabilities(&p, &q, kind);
+            let total: f64 = slopes.iter().sum();
+            let slopes = slopes.iter().zip(&p).map(|(slope, ln)| (slope - ln.exp() * total) as f32).collect();
+            return Self { value, slopes, of_rest: 0.0 };
+        }
+        let more = |all: &[f64]| [all, &[ln_rest(all)]].concat();
+        let (value, mut all) = of_probabilities(&more(ln_p), &more(ln_q), kind);
+        let likely = ln_sum(ln_p);
+        // Where the rest is bounded, it is constant.
+        let of_rest = all.pop().filter(|_| likely < MOST_LIKELY).unwrap_or_default();
+        let total: f64 = all.iter().sum();
+        let slopes = all.iter().zip(ln_p).map(|(slope, ln)| (slope - ln.exp() * (total + of_rest)) as f32).collect();
+        let odds = likely.exp() / -likely.min(MOST_LIKELY).exp_m1();
+        Self { value, slopes, of_rest: of_rest * odds - total }
+    }
+}
+
+/// Computes the divergence that `beta`, from 0 to 1, selects between two models' distributions over the student's likeliest tokens at the
+/// same rows; see [`super::divergence::forward`].
+///
+/// # Errors
+/// If sizes differ, no token is compared, or the tensors are on a device.
+pub fn forward(
+    student: Predictions<'_>,
+    stats: &logprob::TokenStats,
+    teacher: Predictions<'_>,
+    beta: f64,
+    top: TopTokens,
+) -> Result<TopDivergence> {
+    let (m, vocab) = check(&student, &teacher, beta)?;
+    let TopTokens { count, with_rest } = TopTokens { count: top.count.min(vocab), ..top };
+    if stats.log_sum.len() != m || count == 0 {
+        let detail = format!("statistics of {} rows for {m} predictions of {count} tokens", stats.log_sum.len());
+        return Err(Error::Shape { op: "divergence", detail });
+    }
+    let teacher_log_sums = logprob::forward(teacher.hidden, teacher.output, &vec![0; m], teacher.scale, None)?.log_sum;
+    let likely = likeliest(student, count)?;
+    let tokens: Vec<Vec<u32>> = likely.iter().map(|row| row.iter().map(|(_, token)| *token).collect()).collect();
+    let of_teacher = logits_of(teacher, &tokens)?;
+    let kind = DivergenceKind::new(beta);
+    let rows = likely.par_iter().zip(&of_teacher).zip(stats.log_sum.par_iter().zip(&teacher_log_sums));
+    let rows = rows.map(|((student, teacher), (student_sum, teacher_sum))| {
+        let ln = |logit: f32, sum: f32| f64::from(logit) - f64::from(sum);
+        let ln_p: Vec<f64> = student.iter().map(|(logit, _)| ln(*logit, *student_sum)).collect();
+        let ln_q: Vec<f64> = teacher.iter().map(|logit| ln(*logit, *teacher_sum)).collect();
+        RowDivergence::new(&ln_p, &ln_q, kind, with_rest && count < vocab)
+    });
+    let rows: Vec<RowDivergence> = rows.collect();
+    Ok(TopDivergence {
+        values: rows.iter().map(|row| row.value as f32).collect(),
+        of_rest: rows.iter().map(|row| row.of_rest as f32).collect(),
+        slopes: rows.into_iter().map(|row| row.slopes).collect(),
+        tokens,
+        log_sums: stats.log_sum.clone(),
+    })
+}
+
+impl TopDivergence {
+    /// Returns the divergences in nats, one per row.
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// Returns the gradient of the student's hidden states, `[M, D]`, and adds that of its output matrix to the f32 `d_output`, if given; see
+    /// [`super::divergence::Divergence::backward`].
+    ///
+    /// # Errors
+    /// If sizes differ, or the tensors are on a device.
+    pub fn backward(&self, student: Predictions<'_>, d_values: &[f32], d_output: Option<&Tensor>) -> Result<Tensor> {
+        let (m, vocab) = check(&student, &student, 0.0)?;
+        if d_values.len() != m || self.values.len() != m || d_output.is_some_and(|d| d.shape() != student.output.shape()) {
+            let detail = format!("{} derivatives for {m} rows", d_values.len());
+            return Err(Error::Shape { op: "divergence backward", detail });
+        }
+        let d = matrix_dims(student.hidden).1;
+        let hidden = read(student.hidden)?;
+        let mut d_hidden = vec![0f32; m * d];
+        let mut logits = student.logits()?;
+        let mut tiles_backward = |d_output: Option<&mut [f32]>| {
+            let hidden = MatrixView::new(&hidden, m, d);
+            let mut gradients = LogitGradients { hidden, d_hidden: &mut d_hidden, d_output, scale: student.scale };
+            for tile in LogitTile::all(m, vocab) {
+                let (z, output) = logits.tile_logits(&tile);
+                let slopes = student.scale.slopes(z);
+                self.replace(&tile, z, d_values);
+                gradients.add(&tile, z, slopes, output);
+            }
+        };
+        match d_output {
+            Some(d_output) => write(d_output, |d_output| tiles_backward(Some(d_output)))?,
+            None => tiles_backward(None),
+        }
+        tensor(d_hidden, (m, d))
+    }
+
+    /// Replaces a tile's logits with the loss's derivatives with respect to them.
+    fn replace(&self, tile: &LogitTile, z: &mut [f32], d_values: &[f32]) {
+        let line = tile.line();
+        let padded = |of_row: &dyn Fn(usize) -> f32| {
+            let mut values: Vec<f32> = tile.rows.clone().map(of_row).collect();
+            values.resize(line, 0.0);
+            values
+        };
+        let (factors, sums) = (padded(&|row| d_values[row] * self.of_rest[row]), padded(&|row| self.log_sums[row]));
+        z.par_chunks_mut(line).for_each(|z| {
+            wide!(for ((z, factor), sum) in z.iter_mut().zip(&factors).zip(&sums) {
+                *z = if *factor == 0.0 { 0.0 } else { factor * exp(*z - sum) };
+            });
+        });
+        for row in tile.rows.clone() {
+            for (own, place) in places(tile, &self.tokens[row], row) {
+                z[place] = d_values[row] * self.slopes[row][own];
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tiles::{LogitScale, ROWS, TOKENS};
+    use crate::{Precision, to_vec};
+    use candle_core::Device;
+
+    const BETAS: [f64; 4] = [0.0, 0.3, 0.5, 1.0];
+    const SCALE: LogitScale = LogitScale { temperature: 0.7, divisor: 1.3, cap: Some(2.5), precision: Precision::F32 };
+
+    fn values(n: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        let next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            1.5 * ((state >> 8) as f32 / (1 << 23) as f32 - 1.0)
+        };
+        std::iter::repeat_with(next).take(n).collect()
+    }
+
+    fn matrix(values: &[f32], cols: usize) -> Tensor {
+        Tensor::from_vec(values.to_vec(), (values.len() / cols, cols), &Device::Cpu).unwrap()
+    }
+
+    /// Log-probabilities of a row in double precision.
+    fn log_softmax(h: &[f32], w: &[f32]) -> Vec<f64> {
+        let product = |w: &[f32]| h.iter().zip(w).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+        let z: Vec<f64> = w.chunks(h.len()).map(|w| 2.5 * (product(w) / 1.3 / 2.5).tanh() / 0.7).collect();
+        let sum = ln_sum(&z);
+        z.iter().map(|z| z - sum).collect()
+    }
+
+    /// The definition over a whole row, by sorting.
+    fn defined(p: &[f64], q: &[f64], beta: f64, top: TopTokens) -> f64 {
+        let mut order: Vec<usize> = (0..p.len()).collect();
+        order.sort_by(|a, b| p[*b].total_cmp(&p[*a]));
+        let chosen = |of: &[f64]| -> Vec<f64> {
+            let likely: Vec<f64> = order[..top.count].iter().map(|i| of[*i].exp()).collect();
+            let sum: f64 = likely.iter().sum();
+            if top.with_rest { [likely, vec![1.0 - sum]].concat() } else { likely.iter().map(|x| x / sum).collect() }
+        };
+        let (p, q) = (chosen(p), chosen(q));
+        let kl = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * (a / b).ln()).sum::<f64>();
+        let m: Vec<f64> = p.iter().zip(&q).map(|(p, q)| (1.0 - beta) * p + beta * q).collect();
+        match beta {
+            0.0 => kl(&q, &p),
+            1.0 => kl(&p, &q),
+            _ => beta * kl(&q, &m) + (1.0 - beta) * kl(&p, &m),
+        }
+    }
+
+    struct TopDivergenceCase {
+        h: [Vec<f32>; 2],
+        w: [Vec<f32>; 2],
+    }
+
+    const D: [usize; 2] = [5, 8];
+
+    impl TopDivergenceCase {
+        fn new(m: usize, vocab: usize) -> Self {
+            Self { h: [values(m * D[0], 1), values(m * D[1], 2)], w: [values(vocab * D[0], 3), values(vocab * D[1], 4)] }
+        }
+
+        fn wanted(&self, h: &[f32], w: &[f32], beta: f64, top: TopTokens) -> Vec<f64> {
+            let rows = h.chunks(D[0]).zip(self.h[1].chunks(D[1]));
+            rows.map(|(h, t)| defined(&log_softmax(h, w), &log_softmax(t, &self.w[1]), beta, top)).collect()
+        }
+
+        fn run(&self, beta: f64, top: TopTokens, d_values: &[f32]) -> [Vec<f32>; 3] {
+            let tensors: Vec<(Tensor, Tensor)> = (0..2).map(|i| (matrix(&self.h[i], D[i]), matrix(&self.w[i], D[i]))).collect();
+            let of = |i: usize| Predictions { hidden: &tensors[i].0, output: &tensors[i].1, scale: SCALE };
+            let stats = logprob::forward(of(0).hidden, of(0).output, &vec![0; d_values.len()], SCALE, None).unwrap();
+            let divergence = forward(of(0), &stats, of(1), beta, top).unwrap();
+            let d_output = matrix(&vec![0.0; self.w[0].len()], D[0]);
+            let d_hidden = divergence.backward(of(0), d_values, Some(&d_output)).unwrap();
+            [divergence.values, to_vec(&d_hidden).unwrap(), to_vec(&d_output).unwrap()]
+        }
+    }
+
+    fn close(what: &str, got: &[f32], want: &[f64], tolerance: f64) {
+        assert_eq!(got.len(), want.len(), "{what}");
+        let largest = want.iter().fold(1e-2, |most: f64, x| most.max(x.abs()));
+        for (i, (got, want)) in got.iter().zip(want).enumerate() {
+            assert!((f64::from(*got) - want).abs() < tolerance * largest, "{what}, value {i}: {got} instead of {want}");
+        }
+    }
+
+    #[test]
+    fn divergences_are_those_of_the_likeliest_tokens_of_whole_rows() {
+        for (m, vocab, count) in [(1, 3, 1), (7, 300, 40), (3, TOKENS + 9, 100), (ROWS + 3, 40, 5), (2, 20, 19)] {
+            for (beta, with_rest) in BETAS.into_iter().flat_map(|beta| [(beta, false), (beta, true)]) {
+                let (case, top) = (TopDivergenceCase::new(m, vocab), TopTokens { count, with_rest });
+                let [got, ..] = case.run(beta, top, &vec![0.0; m]);
+                let what = format!("{m} rows, {count} of {vocab} tokens, beta {beta}, rest {with_rest}");
+                close(&what, &got, &case.wanted(&case.h[0], &case.w[0], beta, top), 2e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_are_the_slopes_of_the_definition() {
+        let (m, vocab, step) = (3, 11, 1e-3f32);
+        for (beta, with_rest) in BETAS.into_iter().flat_map(|beta| [(beta, false), (beta, true)]) {
+            let (case, top, d_values) = (TopDivergenceCase::new(m, vocab), TopTokens { count: 4, with_rest }, values(m, 9));
+            let loss = |h: &[f32], w: &[f32]| -> f64 {
+                case.wanted(h, w, beta, top).iter().zip(&d_values).map(|(value, d)| value * f64::from(*d)).sum()
+            };
+            let slopes = |of: &[f32], loss: &dyn Fn(&[f32]) -> f64| -> Vec<f64> {
+                let moved = |i: usize, by: f32| {
+                    let mut of = of.to_vec();
+                    of[i] += by;
+                    (f64::from(of[i]), loss(&of))
+                };
+                let slope = |i: usize| {
+                    let ((high, up), (low, down)) = (moved(i, step), moved(i, -step));
+                    (up - down) / (high - low)
+                };
+                (0..of.len()).map(slope).collect()
+            };
+            let [_, d_hidden, d_output] = case.run(beta, top, &d_values);
+            let what = format!("beta {beta}, rest {with_rest}");
+            close(&format!("d hidden, {what}"), &d_hidden, &slopes(&case.h[0], &|h| loss(h, &case.w[0])), 1e-4);
+            close(&format!("d output, {what}"), &d_output, &slopes(&case.w[0], &|w| loss(&case.h[0], w)), 1e-4);
+        }
+    }
+
+    #[test]
+    fn all_tokens_give_the_divergence_over_the_vocabulary_and_none_are_refused() {
+        let case = TopDivergenceCase::new(4, 50);
+        for beta in BETAS {
+            let of = |count, with_rest| case.run(beta, TopTokens { count, with_rest }, &[1.0; 4]);
+            let whole = case.wanted(&case.h[0], &case.w[0], beta, TopTokens { count: 50, with_rest: false });
+            for top in [of(50, false), of(50, true), of(1000, true)] {
+                close(&format!("beta {beta}"), &top[0], &whole, 2e-5);
+            }
+        }
+        let (hidden, output) = (matrix(&case.h[0], D[0]), matrix(&case.w[0], D[0]));
+        let of = Predictions { hidden: &hidden, output: &output, scale: SCALE };
+        let stats = logprob::forward(&hidden, &output, &[0; 4], SCALE, None).unwrap();
+        assert!(forward(of, &stats, of, 0.5, TopTokens { count: 0, with_rest: false }).is_err());
+        assert!(forward(of, &stats, of, 1.5, TopTokens { count: 3, with_rest: false }).is_err());
+    }
+}
