@@ -181,6 +181,8 @@ export class Call {
 
   /** Returns what a function returned as scores. */
   checked(answer, count) {
+    const numbers = plainNumbers(answer, count);
+    if (numbers) return numbers;
     const { name } = this.func;
     const found = [];
     if (Array.isArray(answer)) {
@@ -207,6 +209,18 @@ export class Call {
     if (Math.abs(number) > LARGEST) throw new AnswerError(`${this.func.name} returned ${number} for completion ${at}, too large for a score`);
     return Number.isNaN(number) ? null : number;
   }
+}
+
+/** Returns the scores of an array of numbers in range, for which this is much faster; undefined for any other answer. */
+function plainNumbers(answer, count) {
+  if (!Array.isArray(answer) || answer.length !== count) return undefined;
+  const numbers = new Array(count);
+  for (let at = 0; at < count; at++) {
+    const score = answer[at];
+    if (typeof score !== "number" || !(score >= -LARGEST && score <= LARGEST)) return undefined;
+    numbers[at] = score;
+  }
+  return numbers;
 }
 
 const LONGEST_VALUE = 100;
