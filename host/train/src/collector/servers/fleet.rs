@@ -97,7 +97,6 @@ impl Fleet {
             warnings: Vec::new(),
             patience,
             sequences,
-            update_time: Duration::ZERO,
         };
         let thread = thread::Builder::new().name("rollouts".into()).spawn(move || dispatcher.run(&receiver))?;
         Ok(Self { sender, thread: Some(thread) })
@@ -146,6 +145,8 @@ struct FleetMember {
     served: Option<Arc<SyncedServer>>,
     /// When a thread began to update it to a version, if one does.
     updating_since: Option<Instant>,
+    /// How long the last update took that it had as a working server.
+    update_time: Duration,
     /// Number of sequences in flight, and of requests.
     under_way: (usize, usize),
     /// Number of times that the server was lost; requests from before no longer count as in flight.
@@ -162,6 +163,7 @@ impl FleetMember {
             state,
             served: None,
             updating_since: None,
+            update_time: Duration::ZERO,
             under_way: (0, 0),
             incarnation: 0,
             checked_at: now,
@@ -184,7 +186,8 @@ impl FleetMember {
     }
 
     /// Returns whether the server is being updated, has not failed, and should be ready soon: other servers leave it its share of the work.
-    fn is_awaited(&self, wait: Duration) -> bool {
+    fn is_awaited(&self) -> bool {
+        let wait = SHORTEST_WAIT.max(2 * self.update_time);
         let has_failed = matches!(&self.state, ServerAvailability::Down { reason: Some(_), .. });
         !has_failed && self.updating_since.is_some_and(|since| since.elapsed() < wait)
     }
@@ -218,8 +221,6 @@ struct Dispatcher {
     warnings: Vec<String>,
     patience: Duration,
     sequences: usize,
-    /// How long the last update of a server took.
-    update_time: Duration,
 }
 
 impl Dispatcher {
@@ -306,7 +307,10 @@ impl Dispatcher {
         let since = member.updating_since.take();
         match result {
             Ok(serving) => {
-                self.update_time = since.map_or(self.update_time, |since| since.elapsed());
+                // One that was lost may have taken longer for other reasons.
+                if let (ServerAvailability::Ready(_), Some(since)) = (&member.state, since) {
+                    member.update_time = since.elapsed();
+                }
                 if matches!(member.state, ServerAvailability::Down { reason: Some(_), .. }) {
                     tracing::info!("{} is back, with the policy's weights", member.connection.name());
                 }
@@ -375,12 +379,11 @@ impl Dispatcher {
 
     /// Returns how busy each server is that takes jobs of this version, now or soon.
     fn loads(&self, version: u64, samples: usize) -> Vec<MemberLoad> {
-        let wait = SHORTEST_WAIT.max(2 * self.update_time);
         let load = |(index, member): (usize, &FleetMember)| {
             let (sequences, requests) = member.under_way;
             let is_ready = member.ready(version).is_some();
             let has_room = requests == 0 || sequences + samples <= self.sequences && requests < MOST_REQUESTS;
-            (is_ready || member.is_awaited(wait)).then_some(MemberLoad { index, sequences, is_ready, has_room })
+            (is_ready || member.is_awaited()).then_some(MemberLoad { index, sequences, is_ready, has_room })
         };
         self.members.iter().enumerate().filter_map(load).collect()
     }
@@ -388,13 +391,14 @@ impl Dispatcher {
     /// Assigns waiting jobs to the least busy servers.
     fn assign(&mut self) {
         let Some(version) = self.published.as_ref().map(|published| published.version) else { return };
+        let mut queued: usize =
+            self.queue.iter().filter_map(|id| self.pending.get(id)).map(|pending| pending.job.request.samples).sum();
         while let Some(&id) = self.queue.front() {
             let Some(pending) = self.pending.get(&id) else {
                 self.queue.pop_front();
                 continue;
             };
             let samples = pending.job.request.samples;
-            let queued = self.queue.iter().filter_map(|id| self.pending.get(id)).map(|pending| pending.job.request.samples).sum();
             let Some(server) = next_member(&self.loads(version, samples), queued) else { return };
             let Some(pending) = self.pending.get_mut(&id) else { return };
             let member = &mut self.members[server];
@@ -415,6 +419,7 @@ impl Dispatcher {
             member.under_way = (member.under_way.0 + samples, member.under_way.1 + 1);
             pending.servers.push(server);
             self.queue.pop_front();
+            queued -= samples;
         }
     }
 
