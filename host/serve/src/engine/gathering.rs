@@ -6,17 +6,19 @@
 use std::time::Duration;
 
 /// Longest wait for the next call.
-const LONGEST: Duration = Duration::from_millis(2);
+pub(super) const LONGEST_WAIT: Duration = Duration::from_millis(2);
 
 /// Number of rounds after which waiting is tried again where it was in vain.
 const RETRIED_AFTER: u32 = 32;
 
-/// How long the engine waits for the next call before a round.
+/// Whether the engine waits for calls before a round.
 #[derive(Debug, Default)]
 pub(super) struct CallGathering {
     /// Number of sequences that have finished since the last round, each of which may be followed by a call.
     finished: usize,
-    /// Number of waits in a row in which no call came.
+    /// Number of calls that the wait began for.
+    expected: usize,
+    /// Number of waits in a row in which fewer than half of the calls came.
     in_vain: u32,
     /// Number of rounds since the last wait.
     skipped: u32,
@@ -38,25 +40,31 @@ impl CallGathering {
         self.finished > 0
     }
 
-    /// Returns for how long to wait for each missing call before a round; `None` if none is missing, or waiting is not worthwhile.
-    pub(super) fn begin(&mut self) -> Option<Duration> {
+    /// Begins a wait before a round. Returns whether calls are missing that may come at once; otherwise they are no longer expected.
+    pub(super) fn begin(&mut self) -> bool {
         if !self.is_missing() {
-            return None;
+            return false;
         }
         self.skipped += 1;
         if self.in_vain > 2 && self.skipped < RETRIED_AFTER {
-            self.finished = 0;
-            return None;
+            self.skip();
+            return false;
         }
-        self.skipped = 0;
-        // Waits become shorter where nobody answers at once.
-        Some(LONGEST / 2u32.saturating_pow(self.in_vain.min(5)))
+        (self.skipped, self.expected) = (0, self.finished);
+        true
     }
 
-    /// Ends a wait, in which some calls came or none.
-    pub(super) fn end(&mut self, came: bool) {
+    /// Expects no more calls before the next round.
+    pub(super) fn skip(&mut self) {
         self.finished = 0;
-        self.in_vain = if came { 0 } else { self.in_vain.saturating_add(1) };
+    }
+
+    /// Ends a wait. A call of something else may have come, and one with several choices is followed by none until all of them have
+    /// finished, so a few calls don't make waiting worthwhile.
+    pub(super) fn end(&mut self) {
+        let came = self.expected.saturating_sub(self.finished);
+        self.in_vain = if 2 * came >= self.expected { 0 } else { self.in_vain.saturating_add(1) };
+        self.skip();
     }
 }
 
@@ -67,29 +75,48 @@ mod tests {
     #[test]
     fn waits_end_where_nobody_answers_at_once_and_are_tried_again() {
         let mut gathering = CallGathering::default();
-        assert_eq!(gathering.begin(), None);
+        assert!(!gathering.begin());
         gathering.finished(3);
         gathering.came();
-        assert_eq!(gathering.begin(), Some(LONGEST));
+        assert!(gathering.begin());
         gathering.came();
         assert!(gathering.is_missing());
         gathering.came();
         assert!(!gathering.is_missing());
-        gathering.end(true);
+        gathering.end();
         let mut waits = Vec::new();
         for round in 0..100 {
             gathering.finished(1);
-            if let Some(wait) = gathering.begin() {
-                waits.push((round, wait));
-                gathering.end(false);
+            if gathering.begin() {
+                waits.push(round);
+                gathering.end();
             }
             assert!(!gathering.is_missing());
         }
-        let rounds: Vec<u32> = waits.iter().map(|(round, _)| *round).collect();
-        assert_eq!(rounds, [0, 1, 2, 34, 66, 98]);
-        assert!(waits[3].1 <= LONGEST / 8 && waits[5].1 == LONGEST / 32);
-        gathering.end(true);
-        gathering.finished(2);
-        assert_eq!(gathering.begin(), Some(LONGEST));
+        assert_eq!(waits, [0, 1, 2, 34, 66, 98]);
+        // Once is enough to wait each time again.
+        for _ in 0..RETRIED_AFTER {
+            gathering.finished(2);
+            if gathering.begin() {
+                gathering.came();
+                gathering.end();
+            }
+        }
+        gathering.finished(1);
+        assert!(gathering.begin());
+    }
+
+    #[test]
+    fn a_few_of_many_calls_do_not_make_waiting_worthwhile() {
+        let mut gathering = CallGathering::default();
+        for round in 0..4 {
+            gathering.finished(4);
+            let waits = gathering.begin();
+            assert_eq!(waits, round < 3);
+            if waits {
+                gathering.came();
+                gathering.end();
+            }
+        }
     }
 }

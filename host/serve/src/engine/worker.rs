@@ -2,7 +2,7 @@
 
 use super::adapters::{EngineAdapter, EngineWeights};
 use super::counters::CounterKind;
-use super::gathering::CallGathering;
+use super::gathering::{CallGathering, LONGEST_WAIT};
 use super::jobs::{EngineCommand, EngineJob, EngineOptions, SharedEngineState};
 use super::pause::{PauseMode, PauseState};
 use super::prefill_budget::PrefillBudget;
@@ -53,6 +53,8 @@ pub(super) struct EngineWorker {
     prefixes: PrefixCache,
     chunks: PrefillBudget,
     calls: CallGathering,
+    /// How long the last round took.
+    round_time: Duration,
 }
 
 impl EngineWorker {
@@ -61,7 +63,7 @@ impl EngineWorker {
         let (waiting, active, paused, prefixes, chunks) = Default::default();
         let calls = CallGathering::default();
         let (own, pausing) = (Arc::new(EngineWeights::new(model, version)), PauseState::No);
-        Self { own, options, shared, pausing, waiting, active, paused, prefixes, chunks, calls }
+        Self { own, options, shared, pausing, waiting, active, paused, prefixes, chunks, calls, round_time: Duration::ZERO }
     }
 
     /// Works until all senders of commands are dropped.
@@ -78,10 +80,10 @@ impl EngineWorker {
                     Err(TryRecvError::Disconnected) => return,
                 }
             }
+            if self.has_work() && self.options.favours_throughput && !self.gather(commands) {
+                return;
+            }
             if self.has_work() {
-                if self.options.favours_throughput && !self.gather(commands) {
-                    return;
-                }
                 // Runs on a thread of the pool: an additional thread would take a processor from one of them.
                 rayon::scope(|_| self.round());
             }
@@ -89,21 +91,26 @@ impl EngineWorker {
         }
     }
 
-    /// Waits for calls that follow finished sequences at once. Returns whether there are still senders of commands.
+    /// Waits for calls that follow finished sequences at once, if they could begin in the next round, and for no longer than a round takes.
+    /// Returns whether there are still senders of commands.
     fn gather(&mut self, commands: &Receiver<EngineCommand>) -> bool {
-        let Some(wait) = self.calls.begin() else { return true };
-        let mut came = false;
+        if self.active.len() + self.paused.len() + self.waiting.len() >= self.options.max_num_seqs {
+            self.calls.skip();
+            return true;
+        }
+        if !self.calls.begin() {
+            return true;
+        }
+        let deadline = Instant::now() + self.round_time;
         while self.calls.is_missing() {
-            match commands.recv_timeout(wait) {
-                Ok(command) => {
-                    came |= matches!(command, EngineCommand::Generate(_));
-                    self.handle_command(command);
-                }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match commands.recv_timeout(LONGEST_WAIT.min(left)) {
+                Ok(command) => self.handle_command(command),
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => return false,
             }
         }
-        self.calls.end(came);
+        self.calls.end();
         true
     }
 
@@ -224,6 +231,7 @@ impl EngineWorker {
 
     /// Admits requests, computes the next tokens of sequences, and releases finished ones.
     fn round(&mut self) {
+        let begun = Instant::now();
         self.drop_abandoned();
         self.make_room();
         self.resume();
@@ -236,6 +244,7 @@ impl EngineWorker {
         self.release();
         self.shared.counters.set_running(self.active.len() + self.paused.len());
         self.shared.counters.set_cached_bytes(self.prefixes.bytes());
+        self.round_time = begun.elapsed();
     }
 
     fn drop_abandoned(&mut self) {
