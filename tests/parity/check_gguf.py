@@ -63,7 +63,7 @@ LEFT_OUT = (
     "deepseek_v2", "deepseek_v2_greedy", "deepseek_v3", "deepseek_v3_dense", "gemma4", "gemma4_dense", "gemma4_moe", "gemma4_unified", "gemma4_vision",
     "cohere2", "ernie4_5", "exaone4", "glm4", "glm4_moe", "gpt_oss", "hunyuan_v1_dense", "llama4_text", "ministral3", "qwen2_moe",
     "lfm2", "lfm2_wide", "lfm2_moe", "qwen3_5", "qwen3_5_wide", "qwen3_5_moe", "qwen3_next", "granitemoehybrid", "granitemoehybrid_dense",
-    "nemotron_h", "nemotron_h_dense", "falcon_h1", "falcon_h1_plain",
+    "nemotron_h", "nemotron_h_dense", "falcon_h1", "falcon_h1_plain", "falcon_h1_after",
 )
 NAMES = [name for name in MODELS if name not in LEFT_OUT]
 

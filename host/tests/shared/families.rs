@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from Llama.
 
 /// Folder names of the fixtures.
-pub const FAMILIES: [&str; 52] = [
+pub const FAMILIES: [&str; 53] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -49,6 +49,7 @@ pub const FAMILIES: [&str; 52] = [
     "nemotron_h_dense",
     "falcon_h1",
     "falcon_h1_plain",
+    "falcon_h1_after",
     "gemma4",
     "gemma4_dense",
     "gemma4_moe",
@@ -57,7 +58,7 @@ pub const FAMILIES: [&str; 52] = [
 ];
 
 /// Fixtures that devices have no kernels for.
-const OF_THE_CPU: [&str; 30] = [
+const OF_THE_CPU: [&str; 31] = [
     "cohere2",
     "deepseek_v2",
     "deepseek_v2_greedy",
@@ -88,6 +89,7 @@ const OF_THE_CPU: [&str; 30] = [
     "nemotron_h_dense",
     "falcon_h1",
     "falcon_h1_plain",
+    "falcon_h1_after",
 ];
 
 /// Returns the fixtures that devices have kernels for.

@@ -52,13 +52,15 @@ pub(super) fn state_spaces(config: &ConfigObject, layers: usize) -> std::result:
     // How many tokens other programs compute together.
     size("mamba_chunk_size", 256)?;
     let flag = |key: &str, default: bool| config.flag(key).map(|on| on.unwrap_or(default));
+    // Null is false.
+    let on_by_default = |key: &str| flag(key, !config.has(key));
     let kind = RecurrenceKind::StateSpace {
         heads: DeltaHeads { keys, values, key_dim: size("mamba_d_state", 256)?, value_dim },
         limits: step_limits(config, "time_step_limit")?,
-        convolution_bias: flag("mamba_conv_bias", true)?,
+        convolution_bias: on_by_default("mamba_conv_bias")?,
         projection_bias: flag("mamba_proj_bias", false)?,
         output_bias: flag("projectors_bias", false)?,
-        norm: match (flag("mamba_rms_norm", false)?, flag("mamba_norm_before_gate", true)?) {
+        norm: match (flag("mamba_rms_norm", false)?, on_by_default("mamba_norm_before_gate")?) {
             (false, _) => NormPlace::Absent,
             (true, true) => NormPlace::BeforeGates,
             (true, false) => NormPlace::AfterGates,
@@ -120,14 +122,15 @@ mod tests {
         assert!(
             !names.iter().any(|name| name.contains("mamba.norm")) && names.contains(&"model.final_layernorm.weight".to_owned())
         );
-        let place = |rms: bool, first: bool| {
+        let place = |rms: bool, first: Value| {
             let a = falcon(json!({ "mamba_rms_norm": rms, "mamba_norm_before_gate": first })).unwrap();
             match a.recurrence.unwrap().kind {
                 RecurrenceKind::StateSpace { norm, .. } => norm,
                 _ => unreachable!("a state space"),
             }
         };
-        assert_eq!((place(true, true), place(true, false)), (NormPlace::BeforeGates, NormPlace::AfterGates));
+        assert_eq!((place(true, json!(true)), place(true, json!(false))), (NormPlace::BeforeGates, NormPlace::AfterGates));
+        assert_eq!(place(true, Value::Null), NormPlace::AfterGates);
     }
 
     #[test]

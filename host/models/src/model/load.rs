@@ -141,6 +141,12 @@ impl ModelFolder {
         &self.base
     }
 
+    /// Returns the model that the folder's adapter, if any, applies to.
+    #[must_use]
+    pub fn without_adapter(&self) -> Self {
+        Self { lora: None, ..self.clone() }
+    }
+
     /// Returns the path of the tokenizer. If an adapter's folder lacks one, this is the base model's.
     pub fn tokenizer(&self) -> &Path {
         if self.path.join("tokenizer.json").exists() { &self.path } else { &self.base }

@@ -216,7 +216,7 @@ fn state_spaces(config: &ConfigObject, layers: usize) -> Result<Recurrence, Stri
     let kind = RecurrenceKind::StateSpace {
         heads: DeltaHeads { keys, values, key_dim: size("mamba_d_state", 256)?, value_dim },
         limits: step_limits(config, "time_step_limit")?,
-        convolution_bias: config.flag("mamba_conv_bias")?.unwrap_or(true),
+        convolution_bias: config.flag("mamba_conv_bias")?.unwrap_or(!config.has("mamba_conv_bias")),
         projection_bias,
         output_bias: projection_bias,
         norm: NormPlace::AfterGates,
