@@ -1,9 +1,10 @@
 //! A plugin's configuration: a serde structure whose JSON Schema becomes part of the plugin's description.
 
 use crate::Error;
-use schemars::JsonSchema;
-use serde::Serialize;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// A plugin's settings. Derive `Deserialize`, `Serialize` and `JsonSchema`, implement `Default`, and mark the structure
 /// `#[serde(default, deny_unknown_fields)]`. Doc comments become the descriptions that `rlhost` shows.
@@ -12,7 +13,7 @@ pub trait Config: DeserializeOwned + Serialize + JsonSchema + Default + Clone + 
 impl<T: DeserializeOwned + Serialize + JsonSchema + Default + Clone + Send + 'static> Config for T {}
 
 /// The settings of a plugin that has none.
-#[derive(Clone, Debug, Default, serde::Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NoConfig {}
 
@@ -48,6 +49,45 @@ impl Defaults {
 
     /// The host's defaults for all keys, with the auxiliary loss of a mixture's router turned off.
     pub const NO_AUX_LOSS: Self = Self { router_aux_loss_coef: Some(0.0), ..Self::NONE };
+}
+
+/// An upper bound that can be lifted.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum UpperBound {
+    /// At most this.
+    At(f64),
+    /// Unbounded.
+    Lifted(NoBound),
+}
+
+/// The word for no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NoBound {
+    /// No bound.
+    None,
+}
+
+impl UpperBound {
+    /// Returns the bound, if there is one.
+    #[must_use]
+    pub fn value(self) -> Option<f64> {
+        match self {
+            Self::At(bound) => Some(bound),
+            Self::Lifted(NoBound::None) => None,
+        }
+    }
+}
+
+impl JsonSchema for UpperBound {
+    fn schema_name() -> Cow<'static, str> {
+        "UpperBound".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "type": "number", "minimum": 0.0 }, { "const": "none" }] })
+    }
 }
 
 /// How the host derives a metric from another of the same log row.

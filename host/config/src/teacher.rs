@@ -80,11 +80,12 @@ impl RunConfig {
             ("teacher_load_in_8bit", self.teacher_load_in_8bit),
             ("teacher_load_in_4bit", self.teacher_load_in_4bit),
             ("zero_stage", self.zero_stage >= 3),
+            ("shard_frozen", self.shard_frozen == Some(true)),
         ];
         if let Some((key, _)) = bits.into_iter().find(|(_, given)| *given) {
             return Err((key, format!("is not possible with teacher_model_kind {kind}")));
         }
-        if self.teacher_prompt_template.is_none() {
+        if self.teacher_prompt_template.as_deref().is_none_or(|template| template.trim() == "{prompt}") {
             let detail =
                 format!("is {kind}, which has nothing to teach unless it reads another prompt: set teacher_prompt_template");
             return Err(("teacher_model_kind", detail));

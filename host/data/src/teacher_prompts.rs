@@ -59,8 +59,13 @@ impl TeacherPrompts {
 /// Returns what only the teacher reads: a text, or the contents of messages, one a line.
 fn privileged(columns: &RowColumns) -> Result<String, String> {
     let found = columns.get(PRIVILEGED).filter(|value| !value.is_null());
+    // Texts that look like JSON are texts.
+    if let Some(Value::String(text)) = found {
+        return Ok(text.clone());
+    }
     let messages = found.filter(|value| value.is_array()).and_then(|value| Vec::<ChatMessage>::deserialize(value).ok());
     match messages {
+        Some(messages) if messages.is_empty() => Err(format!("column {PRIVILEGED:?} is an empty list of messages")),
         Some(messages) => {
             let contents: Vec<&str> = messages.iter().map(|message| &*message.content).filter(|text| !text.is_empty()).collect();
             Ok(contents.join("\n"))
@@ -88,6 +93,11 @@ mod tests {
         let usual = "{prompt}\n\n{privileged_context}";
         let hint = json!({"privileged_context": "It is {4}.", "answer": 4});
         assert_eq!(built(usual, &text, hint.clone()).unwrap(), TextOrChat::Text("2 + 2?\n\nIt is {4}.".into()));
+        let quoted = json!({"privileged_context": "[{\"role\": \"user\", \"content\": \"4\"}]"});
+        assert_eq!(
+            built("{privileged_context}", &text, quoted.clone()).unwrap(),
+            TextOrChat::Text(quoted["privileged_context"].as_str().unwrap().into())
+        );
         assert_eq!(built("{prompt} ({answer})", &text, hint).unwrap(), TextOrChat::Text("2 + 2? (4)".into()));
         let message =
             |role: &str, content: &str| ChatMessage { role: role.into(), content: content.into(), ..ChatMessage::default() };
@@ -107,6 +117,7 @@ mod tests {
         );
         assert!(refused(&text, json!({"privileged_context": null})).contains("is null"));
         assert!(refused(&text, json!({"privileged_context": {"a": 1}})).contains("neither a text nor a list of messages"));
+        assert!(refused(&text, json!({"privileged_context": []})).contains("an empty list"));
         let answered = vec![ChatMessage { role: "assistant".into(), content: "4".into(), ..ChatMessage::default() }];
         assert!(refused(&TextOrChat::Chat(answered), json!({"privileged_context": "4"})).contains("a turn of \"assistant\""));
     }

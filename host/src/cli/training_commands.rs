@@ -1,10 +1,20 @@
 //! The table of the training commands.
 
-/// A training command, with the keys that it sets before its flags.
+/// A training command, with the keys that it sets.
 pub(super) struct TrainingCommand {
     pub name: &'static str,
     pub(super) about: &'static str,
     pub sets: &'static [(&'static str, &'static str)],
+}
+
+/// Defaults of `sdft`: the model that the run starts with teaches it, and reads what the policy is not told.
+const SDFT: &[(&str, &str)] = &[("teacher_model_kind", "base"), ("teacher_prompt_template", "{prompt}\n\n{privileged_context}")];
+
+impl TrainingCommand {
+    /// Returns the command's own defaults of keys, which files and flags override.
+    pub(super) fn defaults(&self) -> &'static [(&'static str, &'static str)] {
+        if self.name == "sdft" { SDFT } else { &[] }
+    }
 }
 
 /// The training commands. An algorithm's command has its name.
@@ -45,11 +55,7 @@ pub(super) const TRAINING: [TrainingCommand; 14] = [
     TrainingCommand {
         name: "sdft",
         about: "Learn what the model itself predicts when it is told more, on its own completions (SDFT)",
-        sets: &[
-            ("algorithm", "sdft"),
-            ("teacher_model_kind", "base"),
-            ("teacher_prompt_template", "{prompt}\n\n{privileged_context}"),
-        ],
+        sets: &[("algorithm", "sdft")],
     },
     TrainingCommand {
         name: "rloo",

@@ -57,6 +57,11 @@ pub(super) struct Prompt {
 }
 
 impl Prompt {
+    /// Returns the number of tokens of the prompt as the policy or the teacher reads it, whichever reads more.
+    pub(super) fn longest_reading(&self) -> usize {
+        self.tokens.len().max(self.teacher_tokens.as_ref().map_or(0, Vec::len))
+    }
+
     fn new(row: usize, asked: &TextOrChat, text: String, columns: Map<String, Value>) -> Self {
         let chat = matches!(asked, TextOrChat::Chat(_));
         Self { row, text, chat, columns, ..Self::default() }

@@ -28,8 +28,7 @@ use entropy::EntropyControl;
 use rlhost_plugin_sdk::Error;
 use rlhost_plugin_sdk::policy::{Advantages, Needs, Observing, Policy, PolicyGradient, Rollouts, Stateful, Tokens};
 pub use settings::{
-    CorrectionMode, GrpoLossType, GrpoSettings, ImportanceSamplingLevel, MultiObjectiveAggregation, NoBound, ScaleRewards,
-    TurnAdvantages, UpperBound,
+    CorrectionMode, GrpoLossType, GrpoSettings, ImportanceSamplingLevel, MultiObjectiveAggregation, ScaleRewards, TurnAdvantages,
 };
 
 /// The algorithm with its settings.

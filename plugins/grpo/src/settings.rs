@@ -1,5 +1,6 @@
 //! Settings of GRPO, under TRL's names and with its defaults.
 
+use rlhost_plugin_sdk::config::UpperBound;
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::schemars::{Schema, SchemaGenerator, json_schema};
 use std::borrow::Cow;
@@ -129,44 +130,6 @@ impl CorrectionMode {
     /// Returns whether ratios beyond the bounds are clipped rather than zero.
     pub(crate) fn is_clipping(self) -> bool {
         matches!(self, Self::TokenTruncate | Self::SequenceTruncate)
-    }
-}
-
-/// An upper bound that can be lifted.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(untagged)]
-pub enum UpperBound {
-    /// At most this.
-    At(f64),
-    /// Unbounded.
-    Lifted(NoBound),
-}
-
-/// The word for no bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum NoBound {
-    /// No bound.
-    None,
-}
-
-impl UpperBound {
-    /// Returns the bound, if there is one.
-    pub(crate) fn value(self) -> Option<f64> {
-        match self {
-            Self::At(bound) => Some(bound),
-            Self::Lifted(NoBound::None) => None,
-        }
-    }
-}
-
-impl JsonSchema for UpperBound {
-    fn schema_name() -> Cow<'static, str> {
-        "UpperBound".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "anyOf": [{ "type": "number", "minimum": 0.0 }, { "const": "none" }] })
     }
 }
 

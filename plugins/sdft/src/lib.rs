@@ -3,6 +3,7 @@
 
 use rlhost_plugin_sdk::algorithm::{Algorithm, Batch, Data, Defaults, Gradient, Needs, Source, Unit};
 use rlhost_plugin_sdk::columns::{LOGP, OLD_LOGP, TEACHER_LOGP, teacher_divergence, teacher_divergence_of_top};
+use rlhost_plugin_sdk::config::UpperBound;
 use rlhost_plugin_sdk::prelude::*;
 
 /// What is compared at each token.
@@ -32,9 +33,9 @@ pub struct SdftSettings {
     pub distillation_topk: u32,
     /// Whether all other tokens together count as one more in topk_logits. Otherwise probabilities are divided by their sum.
     pub distillation_add_tail: bool,
-    /// Maximum of the ratio of a token's probability to that when it was sampled, by which its divergence is weighted; null for no weights.
-    #[schemars(range(min = 0.0))]
-    pub distillation_is_clip: Option<f64>,
+    /// Maximum of the ratio of a token's probability to that when it was sampled, by which its divergence is weighted; without one there are no
+    /// weights.
+    pub distillation_is_clip: UpperBound,
     /// Number of a completion's first tokens that are not learned.
     pub num_loss_tokens_to_skip: u32,
 }
@@ -46,7 +47,7 @@ impl Default for SdftSettings {
             distillation_alpha: 0.5,
             distillation_topk: 100,
             distillation_add_tail: false,
-            distillation_is_clip: Some(2.0),
+            distillation_is_clip: UpperBound::At(2.0),
             num_loss_tokens_to_skip: 0,
         }
     }
@@ -75,7 +76,7 @@ pub struct Sdft {
 impl Sdft {
     /// Returns the weight of a token's divergence, which is constant in the derivatives.
     fn ratio(&self, logp: f32, old: f32) -> f64 {
-        let most = self.settings.distillation_is_clip;
+        let most = self.settings.distillation_is_clip.value();
         most.map_or(1.0, |most| f64::from(logp - old).clamp(-20.0, 20.0).exp().min(most))
     }
 }
@@ -83,7 +84,8 @@ impl Sdft {
 impl Algorithm for Sdft {
     type Config = SdftSettings;
     const DESCRIPTION: &'static str = "Self-distillation fine-tuning (SDFT): the divergence from the model itself, told more";
-    const DEFAULTS: Defaults = Defaults { num_generations: Some(1), ..Defaults::NO_AUX_LOSS };
+    /// TRL's, which has eight completions of a prompt.
+    const DEFAULTS: Defaults = Defaults { max_completion_length: Some(256), ..Defaults::NO_AUX_LOSS };
 
     fn needs(settings: &SdftSettings) -> Needs {
         let own = settings.divergence().map_or(Needs::TEACHER_LOGP, |column| Needs::column(&column));
@@ -114,7 +116,7 @@ impl Algorithm for Sdft {
         let read = batch.values(column.as_deref().unwrap_or(TEACHER_LOGP), Unit::Token)?;
         let (mut loss, mut slopes, mut distances) = (0.0, batch.zeros(Unit::Token), Vec::new());
         for tokens in batch.sequences() {
-            let first = tokens.start + self.settings.num_loss_tokens_to_skip as usize;
+            let first = tokens.start.saturating_add(self.settings.num_loss_tokens_to_skip as usize);
             let learned: Vec<usize> = (first..tokens.end).filter(|&i| batch.mask[i] == 1).collect();
             // The mean over a sequence's tokens, then over the step's sequences.
             let weight = 1.0 / (learned.len().max(1) as f64 * f64::from(batch.scale.items.max(1)));
@@ -141,6 +143,7 @@ mod tests {
     use super::*;
     use rlhost_plugin_sdk::algorithm::testing::batch;
     use rlhost_plugin_sdk::algorithm::{Column, Scale};
+    use rlhost_plugin_sdk::config::NoBound;
 
     const LOGPS: [f32; 5] = [-1.0, -2.0, -9.0, -0.5, -1.5];
 
@@ -165,10 +168,12 @@ mod tests {
         let (loss, name, slopes) = learned(full.clone(), &given);
         assert_eq!((loss, name.as_str()), ((2.0 + 4.0) / 2.0, "teacher_divergence/0.5"));
         assert_eq!(slopes, [0.25, 0.25, 0.0, 0.25, 0.25]);
-        let (loss, _, slopes) = learned(SdftSettings { num_loss_tokens_to_skip: 1, ..full }, &given);
+        let (loss, _, slopes) = learned(SdftSettings { num_loss_tokens_to_skip: 1, ..full.clone() }, &given);
         assert_eq!((loss, slopes), ((3.0 + 6.0) / 2.0, vec![0.0, 0.5, 0.0, 0.0, 0.5]));
-        let all_skipped = SdftSettings { num_loss_tokens_to_skip: 9, ..full };
-        assert_eq!(learned(all_skipped, &given).0, 0.0);
+        for more in [9, u32::MAX] {
+            let all_skipped = SdftSettings { num_loss_tokens_to_skip: more, ..full.clone() };
+            assert_eq!(learned(all_skipped, &given).0, 0.0);
+        }
     }
 
     #[test]
@@ -179,7 +184,7 @@ mod tests {
         assert_eq!(name, "teacher_divergence/0.5/top100");
         assert!((loss - ratios.iter().sum::<f64>() / 4.0).abs() < 1e-6, "{loss}");
         assert!(slopes.iter().zip(ratios).all(|(slope, ratio)| (f64::from(*slope) - ratio / 4.0).abs() < 1e-6), "{slopes:?}");
-        let free = SdftSettings { distillation_is_clip: None, ..SdftSettings::default() };
+        let free = SdftSettings { distillation_is_clip: UpperBound::Lifted(NoBound::None), ..SdftSettings::default() };
         assert_eq!(learned(free, &given).2, [0.25, 0.25, 0.0, 0.25, 0.25]);
     }
 
@@ -207,7 +212,7 @@ mod tests {
         use rlhost_plugin_sdk::config::parse;
         let s = parse::<SdftSettings>("{}").unwrap();
         assert_eq!((s.distillation_mode, s.distillation_alpha, s.distillation_topk), (DistillationMode::TopkLogits, 0.5, 100));
-        assert_eq!((s.distillation_is_clip, s.distillation_add_tail, s.num_loss_tokens_to_skip), (Some(2.0), false, 0));
+        assert_eq!((s.distillation_is_clip, s.distillation_add_tail, s.num_loss_tokens_to_skip), (UpperBound::At(2.0), false, 0));
         let tail = SdftSettings { distillation_add_tail: true, ..s };
         assert_eq!(Sdft::needs(&tail).names(), ["logp", "old_logp", "entropy", "teacher_divergence/0.5/top100+rest"]);
         let mixed = SdftSettings { distillation_mode: DistillationMode::SampledToken, ..SdftSettings::default() };

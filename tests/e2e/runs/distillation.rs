@@ -290,7 +290,7 @@ fn settings_change_as_far_as_the_run_has_what_they_need() {
 
 /// The arguments of a run of self-distillation, whose teacher reads the answer.
 fn told<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let base = ["sdft", "--max-completion-length", "12", "--logging-steps", "1", "--output-dir", run];
+    let base = ["sdft", "--num-generations", "1", "--max-completion-length", "12", "--logging-steps", "1", "--output-dir", run];
     [&base[..], &small(), &["--dataset", "told.jsonl", "--learning-rate", "0.003"], more].concat()
 }
 
@@ -342,6 +342,40 @@ fn a_model_learns_what_it_would_write_if_it_were_told_more() {
 }
 
 #[test]
+fn files_and_checkpoints_say_who_teaches_before_the_command_does() {
+    let place = place_of_told();
+    let loss = |run: &str, more: &[&str]| {
+        place.run(&told(run, &[&["--max-steps", "2", "--save-steps", "2"], more].concat())).succeeded();
+        *place.figure(run, "loss").last().unwrap()
+    };
+    let live = ["--teacher-model-kind", "live", "--teacher-prompt-template", "{privileged_context} {prompt}"];
+    place.write("live.toml", "teacher_model_kind = \"live\"\nteacher_prompt_template = \"{privileged_context} {prompt}\"\n");
+    let (by_flags, by_file, by_default) = (loss("flags", &live), loss("file", &["--config", "live.toml"]), loss("plain", &[]));
+    assert!(by_flags == by_file && by_flags != by_default, "{by_flags} {by_file} {by_default}");
+    let onward = ["--max-steps", "3"];
+    loss("inherited", &[&["--resume-from-checkpoint", "flags/checkpoint-2"], &onward[..]].concat());
+    let config = |run: &str| fs::read_to_string(place.path(&format!("{run}/config.toml"))).unwrap();
+    assert!(config("inherited").contains("teacher_model_kind = \"live\""), "{}", config("inherited"));
+    // What a fork starts with is the checkpoint, and without the adapter if it has one.
+    loss("fork", &[&["--resume-from-checkpoint", "plain/checkpoint-2"], &onward[..]].concat());
+    assert!(config("fork").contains("plain/checkpoint-2\""), "{}", config("fork"));
+    let adapter = ["--lora-r", "4", "--learning-rate", "0.1"];
+    loss("adapter", &adapter);
+    let over = |run: &str, kind: &str| {
+        let arguments =
+            ["sdft", "--num-generations", "1", "--max-completion-length", "12", "--logging-steps", "1", "--max-steps", "1"];
+        let model = ["--model", "adapter/checkpoint-2", "--dataset", "told.jsonl", "--per-device-train-batch-size", "2"];
+        place.run(&[&arguments[..], &model, &["--teacher-model-kind", kind, "--output-dir", run]].concat()).succeeded();
+        place.figure(run, "loss")[0]
+    };
+    assert_ne!(over("over-base", "base"), over("over-live", "live"));
+    let again = ["--num-iterations", "2", "--steps-per-generation", "2", "--learning-rate", "0.1"];
+    let clipped =
+        |run: &str, bound: &str| loss(run, &[&again[..], &["--distillation-is-clip", bound, "--max-steps", "4"]].concat());
+    assert_ne!(clipped("one", "1"), clipped("none", "none"));
+}
+
+#[test]
 fn self_distillation_resumes_to_the_bit_with_the_model_that_it_started_with() {
     let place = place_of_told();
     let steps = ["--max-steps", "4", "--save-steps", "1"];
@@ -374,9 +408,21 @@ fn what_a_teacher_can_not_be_told_is_refused_by_name() {
     let live = ["--teacher-model-kind", "live", "--distillation-mode", "sampled_token", "--distillation-alpha", "1"];
     refused(&live, "teacher_model_kind: is live, which compares whole distributions");
     refused(&["--distillation-topk", "0"], "distillation_topk");
+    refused(&["--distillation-is-clip", "-1"], "distillation_is_clip");
+    refused(&["--algorithm", "distillation"], "`rlhost sdft` trains with sdft");
+    let live = ["--teacher-model-kind", "live"];
+    refused(&[&live[..], &["--teacher-prompt-template", "{prompt}"]].concat(), "has nothing to teach");
+    refused(&[&live[..], &["--shard-frozen", "true"]].concat(), "shard_frozen: is not possible with teacher_model_kind");
     let long = json!({"prompt": "Say 1", "privileged_context": "word ".repeat(100)});
     place.write("told.jsonl", format!("{long}\n"));
     refused(&[], "the teacher's prompt is");
     let unused = place.run(&["grpo", "--plugin", "tldr_length_reward", "--teacher-model-kind", "base", "--max-steps", "1"]);
     assert!(unused.code == Some(2) && unused.error().contains("teacher_model_kind: grpo has no teacher"), "{}", unused.stderr);
+    let template = ["--teacher-prompt-template", "{prompt} {hint}", "--max-steps", "1"];
+    let unused = place.run(&[&["grpo", "--plugin", "tldr_length_reward"], &template[..]].concat());
+    assert!(
+        unused.code == Some(2) && unused.error().contains("teacher_prompt_template: grpo has no teacher"),
+        "{}",
+        unused.stderr
+    );
 }

@@ -56,7 +56,7 @@ pub(super) fn packed(micro_batches: &[MicroBatch], world: &World, most: Option<u
 
 fn parted(whole: &MicroBatch, most: usize) -> Vec<MicroBatch> {
     let (e, first) = (&whole.experience, whole.items.start);
-    let ranges = cut(&e.lengths(whole.items.clone()), |prompt| e.prompts[prompt].tokens.len(), most);
+    let ranges = cut(&e.lengths(whole.items.clone()), |prompt| e.prompts[prompt].longest_reading(), most);
     ranges.into_iter().map(|r| whole.part(first + r.start..first + r.end)).collect()
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn batches_of(e: &Experience, rows: Range<usize>, size: usize, most: 
         None => rows.clone().step_by(size).map(|first| first..(first + size).min(rows.end)).collect(),
         Some(most) => {
             let items: Vec<(usize, usize)> = e.rollouts[rows.clone()].iter().map(|r| (r.prompt, r.tokens.len())).collect();
-            let ranges = cut(&items, |prompt| e.prompts[prompt].tokens.len(), most).into_iter();
+            let ranges = cut(&items, |prompt| e.prompts[prompt].longest_reading(), most).into_iter();
             ranges.map(|r| rows.start + r.start..rows.start + r.end).collect()
         }
     }

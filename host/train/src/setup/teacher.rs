@@ -2,7 +2,7 @@
 
 use super::opened_model::OpenedModel;
 use super::plugins::LoadedPlugins;
-use super::reference::{self, NamedModel};
+use super::reference::NamedModel;
 use crate::collector::{Teacher, TeacherServers};
 use crate::config::{RunConfig, TeacherModelKind};
 use crate::dist::World;
@@ -13,12 +13,13 @@ use crate::origin::StartMode;
 use crate::plugin::columns::TEACHER_LOGP;
 use crate::sharding::Sharding;
 use crate::shared_model::SharedModel;
-use crate::{Error, Result};
+use crate::{Error, Result, name_resolution};
 use std::rc::Rc;
 
 const KEY: &str = "teacher_model";
 const SERVER: &str = "teacher_server";
 const KIND: &str = "teacher_model_kind";
+const TEMPLATE: &str = "teacher_prompt_template";
 
 /// Prefix of the teacher's parameters among those that ranks share.
 const TEACHER: &str = "teacher_";
@@ -49,6 +50,9 @@ pub(super) fn find(
         NamedModel::refuse_unused(KIND, "base or live", "teacher", config, beginning)?;
         return Ok(None);
     }
+    if let Some(template) = config.teacher_prompt_template.as_ref().filter(|_| !needs.has_teacher()) {
+        NamedModel::refuse_unused(TEMPLATE, &format!("{template:?}"), "teacher", config, beginning)?;
+    }
     if needs.divergence().is_some() {
         check_divergence(config, backend)?;
     }
@@ -61,17 +65,18 @@ pub(super) fn find(
         return Ok(None);
     }
     let given = match config.teacher_model_kind {
-        TeacherModelKind::Base => reference::fine_tuned(config, opened, beginning)?,
+        TeacherModelKind::Base => forked(opened, beginning),
         _ => config.teacher_model.clone(),
     };
     let Some(given) = given else {
         if config.teacher_model_kind == TeacherModelKind::Base {
-            let folder = held(config, backend, opened.source.clone())?;
+            let folder = held(config, backend, opened.source.without_adapter())?;
             return Ok(Some(FoundTeacher { folder, name: None, warning: None }));
         }
         if needs.has_teacher() {
             let detail = format!(
-                "is missing: {} learns from another model's predictions; name that model, as in --teacher-model OWNER/NAME, or its server",
+                "is missing: {} learns from another model's predictions; name that model, as in --teacher-model OWNER/NAME, or its server, \
+                 or set teacher_model_kind",
                 config.algorithm
             );
             return Err(Error::setting(KEY, detail));
@@ -87,10 +92,23 @@ pub(super) fn find(
     Ok(Some(FoundTeacher { folder: held(config, backend, folder)?, name: Some(name), warning }))
 }
 
+/// Returns the checkpoint whose model a run starts with, if it is a fork that trains all weights.
+fn forked(opened: &OpenedModel, beginning: &StartMode) -> Option<String> {
+    let StartMode::Fork { origin, .. } = beginning else { return None };
+    if opened.lora.is_some() {
+        tracing::info!("the teacher is the model without the adapter; {KEY} names another one");
+        return None;
+    }
+    let checkpoint = name_resolution::absolute(&origin.checkpoint.display().to_string());
+    tracing::info!("the teacher is {checkpoint}, which this run starts from; {KEY} names another one");
+    Some(checkpoint)
+}
+
 /// Checks that distributions can be compared.
 fn check_divergence(config: &RunConfig, backend: &ComputeBackend) -> Result<()> {
     if let Some(detail) = backend.refusal(Capability::Divergences) {
-        return Err(Error::setting(KEY, detail));
+        let key = if config.teacher_model_kind == TeacherModelKind::Named { KEY } else { KIND };
+        return Err(Error::setting(key, detail));
     }
     if config.score_sampling_support == Some(true) {
         let detail =
@@ -117,6 +135,8 @@ fn held(config: &RunConfig, backend: &ComputeBackend, folder: ModelFolder) -> Re
     let (scheme, key) = match (config.teacher_load_in_8bit, config.teacher_load_in_4bit) {
         (true, _) => (Some(QuantizationScheme::Int8), "teacher_load_in_8bit"),
         (_, true) => (Some(QuantizationScheme::Nf4), "teacher_load_in_4bit"),
+        // The model that the run starts with, which it reads in fewer bits.
+        _ if folder.weight_storage().scheme.is_some() => return Ok(folder),
         _ => (None, KEY),
     };
     if let Some(detail) = backend.refusal(Capability::QuantizedWeights).filter(|_| scheme.is_some()) {

@@ -2,6 +2,7 @@
 
 use super::closed_form::{LossPoint, loss as closed_form};
 use super::*;
+use rlhost_plugin_sdk::config::{NoBound, UpperBound};
 
 const TYPES: [GrpoLossType; 8] = [
     GrpoLossType::Grpo,
