@@ -219,8 +219,8 @@ def rows_of(how, template):
 def train_rlhost(command, student, teacher, dataset, out, accumulation, settings, run, tables=None, epsilon=EPSILON):
     """The figures of each step, and the completions of each generation."""
     given = command[-1] == "dataset"
-    flags = {"teacher-model": teacher, "per-device-train-batch-size": BATCH, "gradient-accumulation-steps": accumulation,
-             "adam-epsilon": epsilon}
+    flags = {"per-device-train-batch-size": BATCH, "gradient-accumulation-steps": accumulation, "adam-epsilon": epsilon}
+    flags |= {"teacher-model": teacher} if teacher else {}
     flags |= {} if given else {"log-completions": "all", "max-completion-length": LENGTH}
     tables = {"loss": settings} | (tables or {})
     given = run | {f"{table}.{key}": value for table, keys in tables.items() for key, value in flat(keys)}
