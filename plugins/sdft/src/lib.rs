@@ -168,10 +168,10 @@ mod tests {
         let (loss, name, slopes) = learned(full.clone(), &given);
         assert_eq!((loss, name.as_str()), ((2.0 + 4.0) / 2.0, "teacher_divergence/0.5"));
         assert_eq!(slopes, [0.25, 0.25, 0.0, 0.25, 0.25]);
-        let (loss, _, slopes) = learned(SdftSettings { num_loss_tokens_to_skip: 1, ..full.clone() }, &given);
+        let (loss, _, slopes) = learned(SdftSettings { num_loss_tokens_to_skip: 1, ..full }, &given);
         assert_eq!((loss, slopes), ((3.0 + 6.0) / 2.0, vec![0.0, 0.5, 0.0, 0.0, 0.5]));
         for more in [9, u32::MAX] {
-            let all_skipped = SdftSettings { num_loss_tokens_to_skip: more, ..full.clone() };
+            let all_skipped = SdftSettings { num_loss_tokens_to_skip: more, ..full };
             assert_eq!(learned(all_skipped, &given).0, 0.0);
         }
     }
