@@ -4,8 +4,8 @@ use rlhost_tests::server::{ServerProcess, TestHttpRequest};
 use rlhost_tests::{KilledOnDrop, TestFolder, small, tiny};
 use serde_json::{Value, json};
 use std::cell::RefCell;
-use std::io::{BufReader, Write};
-use std::net::TcpListener;
+use std::io::{BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 /// A time limit of what should take seconds.
@@ -206,6 +206,49 @@ fn generations_ahead_are_as_old_as_they_may_be_and_no_prompt_is_lost() {
         place.lines("twice/metrics.jsonl").iter().filter_map(|row| row["rollout/staleness/max"].as_f64()).collect();
     assert_eq!((oldest.len(), &oldest[..2]), (4, &[0.0, 2.0][..]), "{oldest:?}");
     assert!(oldest.iter().all(|age| *age <= 2.0), "{oldest:?}");
+}
+
+/// Passes requests on to a server, and its answers back, those to loads of an adapter after a delay. Returns its URL.
+fn with_slow_loads(server: &ServerProcess, delay: Duration) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let address = server.address.clone();
+    let pass_on = move |mut client: TcpStream, address: &str| {
+        let read = TestHttpRequest::read(&mut BufReader::new(client.try_clone().unwrap()));
+        let Some(TestHttpRequest { path, body, .. }) = read else { return };
+        let method = if body.is_empty() { "GET" } else { "POST" };
+        let fields = format!("Host: {address}\r\nConnection: close\r\nContent-Type: application/json\r\n");
+        let head = format!("{method} {path} HTTP/1.1\r\n{fields}Content-Length: {}\r\n\r\n", body.len());
+        let Ok(mut server) = TcpStream::connect(address) else { return };
+        let _ = server.write_all(&[head.as_bytes(), &body].concat());
+        let mut answer = Vec::new();
+        let _ = server.read_to_end(&mut answer);
+        if path == "/v1/load_lora_adapter" {
+            std::thread::sleep(delay);
+        }
+        let _ = client.write_all(&answer);
+    };
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let address = address.clone();
+            std::thread::spawn(move || pass_on(client, &address));
+        }
+    });
+    url
+}
+
+#[test]
+fn servers_keep_no_adapter_of_an_ended_run() {
+    let place = TestFolder::new();
+    let (first, second) = (start(&place), start(&place));
+    // The first does all the work of the last step, while the other has loaded an adapter and not said so.
+    let urls = [url(&first), with_slow_loads(&second, Duration::from_secs(4))];
+    let servers = ["--lora-r", "4", "--rollout-server", &urls[0], "--rollout-server", &urls[1], "--max-steps", "3"];
+    place.run(&arguments("run", &servers)).succeeded();
+    assert!(place.figure("run", "rollout/servers").contains(&1.0), "the run waited for both");
+    for server in [&first, &second] {
+        assert_eq!(adapter(server), None);
+    }
 }
 
 #[test]

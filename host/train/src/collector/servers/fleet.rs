@@ -24,6 +24,9 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 /// Time for which others leave work to a server that is being updated, if updates take less than half of it.
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 
+/// Maximum time that the end of a run waits for servers that are loading weights.
+const LONGEST_UNLOAD: Duration = Duration::from_secs(10);
+
 /// Maximum number of requests in flight at one server.
 const MOST_REQUESTS: usize = 64;
 
@@ -236,9 +239,26 @@ impl Dispatcher {
             self.assign();
             self.give_up();
         }
+        self.unload(receiver);
+    }
+
+    /// Unloads what the run loaded on its servers, also what they are loading now.
+    fn unload(mut self, receiver: &Receiver<FleetMessage>) {
+        let deadline = Instant::now() + LONGEST_UNLOAD;
+        while self.members.iter().any(|member| member.updating_since.is_some()) {
+            match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(FleetMessage::Updated { server, result }) => {
+                    let member = &mut self.members[server];
+                    member.updating_since = None;
+                    member.served = result.ok().map(Arc::new).or(member.served.take());
+                }
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
         for member in &self.members {
-            if let ServerAvailability::Ready(serving) = &member.state {
-                member.connection.forget(serving);
+            if let Some(served) = &member.served {
+                member.connection.forget(served);
             }
         }
     }
