@@ -1,11 +1,12 @@
 //! A connection to one server: loads a version of the policy, verifies that the server computes with it, and requests completions.
 
-use super::publisher::{ProbeDifferences, ProbePredictions, PublishedPolicy};
+use super::publisher::PublishedPolicy;
 use crate::config::RolloutSync;
 use rlhost_web::inference::{
     Completion, CompletionRequest, InferenceClient, InferenceFailure, RandomStreamId, RequestTimeout, SamplingParameters,
     ServerDescription, ServerKind,
 };
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -13,36 +14,12 @@ use thiserror::Error;
 /// Mean difference of log-probabilities above which a server must have another model.
 const OTHER_MODEL: f64 = 0.25;
 
-/// Largest tolerated difference: a multiple of the measured one, and a minimum. Both are for one precision.
+/// Largest tolerated difference: a multiple of the one measured first, and a minimum. Both are for one precision.
 const NOISE: (f64, f64) = (8.0, 1e-4);
 
-/// How well a server computes log-probabilities, measured when it first had a version.
-#[derive(Debug)]
-struct ServerPrecision {
-    difference: f64,
-    /// What that version of the policy predicts.
-    predicted: Arc<ProbePredictions>,
-}
-
-impl ServerPrecision {
-    /// Returns the largest difference that the precision explains by itself.
-    fn allowed(&self) -> f64 {
-        (NOISE.0 * self.difference).max(NOISE.1)
-    }
-
-    /// Returns whether a server with these differences has the current version.
-    fn explains(&self, found: ProbeDifferences) -> bool {
-        found.current <= self.allowed() || is_of_current_version(found)
-    }
-}
-
-/// Returns whether a server that differs more than before has the current version nevertheless: rounding grows as a policy learns to
-/// predict sharply. Then it is nearer to this version than to the one before, and much nearer than to the one that its precision was measured
-/// with. One that keeps older weights is not.
-fn is_of_current_version(found: ProbeDifferences) -> bool {
-    let is_nearest = found.previous.is_some_and(|previous| found.current < previous);
-    is_nearest && found.measured.is_some_and(|measured| 2.0 * found.current < measured)
-}
+/// A fault of vLLM 0.32 on CPUs: `reload_weights` leaves the packed copy of the output matrix as it was if it is tied to the embeddings.
+const TIED: &str = "; vLLM on a CPU keeps the old output matrix of a model with tied embeddings when it loads weights: train an \
+                    adapter (rollout_sync = \"lora\"), or use a GPU or another server";
 
 /// Number of tokens that are sampled after each prefix of the probe.
 const SAMPLES: usize = 8;
@@ -56,9 +33,9 @@ pub(super) enum ServerFault {
     Silent,
     #[error(
         "it computes with other weights than it was sent: the log-probabilities of a text differ from the policy's by {found:.2e} on \
-         average, and by at most {allowed:.2e} in its precision"
+         average, and by at most {allowed:.2e} in its precision{remark}"
     )]
-    OtherWeights { found: f64, allowed: f64 },
+    OtherWeights { found: f64, allowed: f64, remark: &'static str },
     #[error(
         "it serves another model: the log-probabilities of a text differ from the policy's by {found:.2} on average; start it anew with \
          the model that the run starts with (it keeps the weights of a run that has sent it all of them)"
@@ -99,8 +76,8 @@ pub(super) struct Connection {
     client: InferenceClient,
     /// Time limit of an answer.
     patience: Duration,
-    /// The server's precision, once it is measured.
-    precision: Mutex<Option<ServerPrecision>>,
+    /// Bits of the first measured difference; 0 before it is measured.
+    noise: AtomicU64,
     /// Time of the last successful verification.
     proved_at: Mutex<Instant>,
 }
@@ -110,7 +87,7 @@ const PROOF: Duration = Duration::from_secs(2);
 
 impl Connection {
     pub(super) fn new(client: InferenceClient, patience: Duration) -> Self {
-        Self { client, patience, precision: Mutex::new(None), proved_at: Mutex::new(Instant::now()) }
+        Self { client, patience, noise: AtomicU64::new(0), proved_at: Mutex::new(Instant::now()) }
     }
 
     /// Returns the server's scheme, name and port.
@@ -151,27 +128,22 @@ impl Connection {
 
     /// Returns the difference between a server's log-probabilities and the trainer's, if the server's precision explains it.
     fn prove(&self, serving: &SyncedServer) -> Result<f64, ServerFault> {
-        let probe = &serving.published.probe;
-        let measured = self.precision().as_ref().map(|precision| Arc::clone(&precision.predicted));
-        let found = probe.differences(measured.as_deref(), |beginning| self.sample(serving, beginning))?;
-        let difference = found.current;
+        let published = &serving.published;
+        let difference = published.probe.difference(|beginning| self.sample(serving, beginning))?;
+        let noise = f64::from_bits(self.noise.load(Ordering::Relaxed));
+        let allowed = (NOISE.0 * noise).max(NOISE.1);
         if !difference.is_finite() || difference > OTHER_MODEL {
             return Err(ServerFault::OtherModel { found: difference });
         }
-        let mut precision = self.precision();
-        if let Some(precision) = precision.as_ref().filter(|precision| !precision.explains(found)) {
-            return Err(ServerFault::OtherWeights { found: difference, allowed: precision.allowed() });
+        if noise == 0.0 {
+            // Zero means that nothing was measured.
+            self.noise.store(difference.max(f64::MIN_POSITIVE).to_bits(), Ordering::Relaxed);
+        } else if difference > allowed {
+            let is_reloaded = serving.server.kind == ServerKind::Vllm && serving.adapter.is_none();
+            return Err(ServerFault::OtherWeights { found: difference, allowed, remark: if is_reloaded { TIED } else { "" } });
         }
-        if precision.as_ref().is_none_or(|precision| difference > precision.allowed()) {
-            *precision = Some(ServerPrecision { difference, predicted: Arc::clone(probe.predicted()) });
-        }
-        drop(precision);
         *self.proved_at() = Instant::now();
         Ok(difference)
-    }
-
-    fn precision(&self) -> MutexGuard<'_, Option<ServerPrecision>> {
-        self.precision.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Samples tokens after a text, each with its log-probability under the model's plain logits.
@@ -274,30 +246,5 @@ impl Connection {
 
     fn patience(&self) -> RequestTimeout {
         RequestTimeout::For(self.patience)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rounding_that_grows_with_the_policy_is_told_from_older_weights() {
-        let precision = ServerPrecision { difference: 0.01, predicted: Arc::new(ProbePredictions::default()) };
-        let explains = |current: f64, previous: f64, measured: f64| {
-            precision.explains(ProbeDifferences { current, previous: Some(previous), measured: Some(measured) })
-        };
-        assert!(explains(0.08, 0.08, 0.08) && !explains(0.081, 0.08, 0.4));
-        // A server that rounds more than it did, which has the current weights, and servers with those of the update before, of the
-        // measurement, halfway between, and others.
-        assert!(explains(0.1, 0.14, 0.5));
-        for (current, previous, measured) in [(0.1, 0.05, 0.5), (0.1, 0.09, 0.01), (0.12, 0.11, 0.12), (0.1, 0.12, 0.11)] {
-            assert!(!explains(current, previous, measured), "{current} {previous} {measured}");
-        }
-        let unknown = ProbeDifferences { current: 0.1, previous: None, measured: None };
-        assert!(!precision.explains(unknown));
-        // Exact servers may round a little.
-        let exact = ServerPrecision { difference: 0.0, ..precision };
-        assert!(exact.explains(ProbeDifferences { current: 1e-4, ..unknown }) && !exact.explains(unknown));
     }
 }

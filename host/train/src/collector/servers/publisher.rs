@@ -22,28 +22,12 @@ const BEGINNINGS: usize = 4;
 #[derive(Debug)]
 pub(super) struct Probe {
     beginnings: Vec<Vec<u32>>,
-    predicted: Arc<ProbePredictions>,
-    /// Those of the version that was published before, if any.
-    previous: Option<Arc<ProbePredictions>>,
-}
-
-/// Log-probabilities of all tokens after each prefix of the probe, under one version of the policy.
-#[derive(Debug, Default)]
-pub(super) struct ProbePredictions(Vec<Vec<f32>>);
-
-/// Mean differences between a server's log-probabilities and those of versions of the policy.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ProbeDifferences {
-    /// From the version that the server should have.
-    pub current: f64,
-    /// From the one published before it.
-    pub previous: Option<f64>,
-    /// From the one that the server's precision was measured with.
-    pub measured: Option<f64>,
+    /// Log-probabilities of all tokens after each prefix.
+    logp: Vec<Vec<f32>>,
 }
 
 impl Probe {
-    fn new(policy: &PolicyModel, tokens: &[u32], previous: Option<&Self>) -> Result<Self> {
+    fn new(policy: &PolicyModel, tokens: &[u32]) -> Result<Self> {
         let tokens = tokens[..tokens.len().min(PROBE)].to_vec();
         let mut forest = Forest::new();
         let segment = forest.push(&tokens, None);
@@ -55,52 +39,29 @@ impl Probe {
             let log_sum = log_sum_exp(logits, 1.0);
             logits.iter().map(|z| z - log_sum).collect()
         });
-        Ok(Self {
-            beginnings: lengths.iter().map(|length| tokens[..*length].to_vec()).collect(),
-            predicted: Arc::new(ProbePredictions(logp.collect())),
-            previous: previous.map(|previous| Arc::clone(&previous.predicted)),
-        })
+        Ok(Self { beginnings: lengths.iter().map(|length| tokens[..*length].to_vec()).collect(), logp: logp.collect() })
     }
 
-    /// Returns what the policy predicts after each prefix.
-    pub(super) fn predicted(&self) -> &Arc<ProbePredictions> {
-        &self.predicted
-    }
-
-    /// Returns the mean differences between a server's log-probabilities and the trainer's, and those that it had with the version of
-    /// `measured`. `sample` returns tokens that the server sampled after a prefix, with their log-probabilities; it is called for all
-    /// prefixes at once.
-    pub(super) fn differences<E: Send>(
+    /// Returns the mean difference between a server's log-probabilities and the trainer's. `sample` returns tokens that the server sampled
+    /// after a prefix, with their log-probabilities; it is called for all prefixes at once.
+    pub(super) fn difference<E: Send>(
         &self,
-        measured: Option<&ProbePredictions>,
         sample: impl Fn(&[u32]) -> std::result::Result<Vec<(u32, f32)>, E> + Sync,
-    ) -> std::result::Result<ProbeDifferences, E> {
+    ) -> std::result::Result<f64, E> {
         let sampled: Vec<std::result::Result<_, E>> = std::thread::scope(|scope| {
             let all = self.beginnings.iter().map(|beginning| scope.spawn(|| sample(beginning))).collect::<Vec<_>>();
             all.into_iter().map(|one| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
         });
-        let sampled = sampled.into_iter().collect::<std::result::Result<Vec<_>, E>>()?;
-        Ok(ProbeDifferences {
-            current: self.predicted.difference(&sampled),
-            previous: self.previous.as_ref().map(|previous| previous.difference(&sampled)),
-            measured: measured.map(|measured| measured.difference(&sampled)),
-        })
-    }
-}
-
-impl ProbePredictions {
-    /// Returns the mean difference from the log-probabilities of tokens that were sampled after each prefix.
-    fn difference(&self, sampled: &[Vec<(u32, f32)>]) -> f64 {
         let (mut sum, mut count) = (0.0, 0);
-        for (sampled, logp) in sampled.iter().zip(&self.0) {
-            for (token, found) in sampled {
+        for (sampled, logp) in sampled.into_iter().zip(&self.logp) {
+            for (token, found) in sampled? {
                 // A token outside the model's vocabulary comes from another model.
-                let own = logp.get(*token as usize).copied().unwrap_or(f32::INFINITY);
+                let own = logp.get(token as usize).copied().unwrap_or(f32::INFINITY);
                 sum += f64::from((own - found).abs());
                 count += 1;
             }
         }
-        sum / f64::from(count.max(1))
+        Ok(sum / f64::from(count.max(1)))
     }
 }
 
@@ -186,7 +147,7 @@ impl Publisher {
             // What can't be deleted now is deleted with the folder.
             let _ = fs::remove_dir_all(self.kept.remove(0));
         }
-        let probe = Probe::new(policy, &self.probe, self.newest.as_ref().map(|newest| &newest.probe))?;
+        let probe = Probe::new(policy, &self.probe)?;
         let published = Arc::new(PublishedPolicy { version, sync: self.sync, folder, name, probe });
         self.newest = Some(Arc::clone(&published));
         Ok(published)
