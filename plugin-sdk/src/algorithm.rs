@@ -7,8 +7,9 @@ pub use crate::bindings::contract::algorithm::{Data, Gradient, Shape, Source};
 pub use crate::bindings::contract::estimator::Estimates;
 pub use crate::bindings::contract::pairing::{Choice, Pair};
 use crate::bindings::contract::plugin::Info;
+pub use crate::bindings::contract::teacher_prompts::{Generation as TaughtGeneration, Prompts as TeacherPrompts};
 use crate::config::Config;
-pub use crate::config::{Defaults, Derivation, DerivedMetric};
+pub use crate::config::{DefaultTeacher, Defaults, Derivation, DerivedMetric};
 pub use crate::needs::Needs;
 use crate::stateful::PersistentState;
 use crate::{Error, Metric};
@@ -114,6 +115,12 @@ pub trait Algorithm: Sized + Send + 'static {
     /// `algorithm_plugin!(MyType, pairing);`.
     fn choose(&mut self, _generation: &Batch, _rewards: &[WeightedReward]) -> Result<Choice, Error> {
         Err(Error::Unsupported("this algorithm makes no pairs".into()))
+    }
+
+    /// Writes what the teacher reads before each completion of a scored generation in place of its question. Export this method with
+    /// `algorithm_plugin!(MyType, teaching);`.
+    fn teacher_prompts(&mut self, _generation: &TaughtGeneration) -> Result<TeacherPrompts, Error> {
+        Err(Error::Unsupported("this algorithm writes no prompts for a teacher".into()))
     }
 }
 
@@ -234,9 +241,9 @@ pub fn data<A: Algorithm>(exported: &ConfiguredAlgorithm<A>) -> Data {
 }
 
 /// Exports a type that implements [`Algorithm`](crate::algorithm::Algorithm). The words after the type export more methods: `estimating`
-/// its [estimate](crate::algorithm::Algorithm::estimate), `pairing` its [choice](crate::algorithm::Algorithm::choose), `stateful` its
-/// [state](crate::algorithm::Stateful), and `observing` its state and its [observer](crate::algorithm::Observing). Name and version are the
-/// crate's.
+/// its [estimate](crate::algorithm::Algorithm::estimate), `pairing` its [choice](crate::algorithm::Algorithm::choose), `teaching` its
+/// [prompts for a teacher](crate::algorithm::Algorithm::teacher_prompts), `stateful` its [state](crate::algorithm::Stateful), and
+/// `observing` its state and its [observer](crate::algorithm::Observing). Name and version are the crate's.
 #[macro_export]
 macro_rules! algorithm_plugin {
     ($algorithm:ty $(, $more:ident)*) => {
@@ -301,6 +308,17 @@ macro_rules! algorithm_plugin {
         }
 
         $crate::export_interfaces!(__Plugin, pairing);
+    };
+    (@teaching) => {
+        impl $crate::bindings::contract::teacher_prompts::Guest for __Plugin {
+            fn write(
+                generation: $crate::algorithm::TaughtGeneration,
+            ) -> ::core::result::Result<$crate::algorithm::TeacherPrompts, $crate::Error> {
+                __ALGORITHM.with(|exported| $crate::algorithm::Algorithm::teacher_prompts(&mut exported.algorithm, &generation))
+            }
+        }
+
+        $crate::export_interfaces!(__Plugin, teacher_prompts);
     };
     (@stateful) => {
         impl $crate::bindings::contract::state::Guest for __Plugin {

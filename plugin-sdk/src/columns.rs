@@ -8,6 +8,8 @@ pub const OLD_LOGP: &str = "old_logp";
 pub const REF_LOGP: &str = "ref_logp";
 /// Log-probabilities of the teacher.
 pub const TEACHER_LOGP: &str = "teacher_logp";
+/// Whether the teacher reads a question of its own before a sequence: 1 or 0.
+pub const HAS_TEACHER_PROMPT: &str = "has_teacher_prompt";
 /// Divergences of the policy's distributions from the teacher's. [`teacher_divergence`] returns the name of such a column.
 pub const TEACHER_DIVERGENCE: &str = "teacher_divergence";
 /// Log-probabilities as the sampler computed them.

@@ -40,12 +40,36 @@ pub struct Defaults {
     /// Coefficient of the auxiliary loss of a mixture's router; `None` keeps the model's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub router_aux_loss_coef: Option<f64>,
+    /// Which model the teacher is, if the run names none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub teacher_model_kind: Option<DefaultTeacher>,
+    /// Prompt that the teacher reads in place of the policy's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub teacher_prompt_template: Option<&'static str>,
+}
+
+/// A teacher that is not named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DefaultTeacher {
+    /// The model that the run starts with.
+    Base,
+    /// The policy itself.
+    Live,
+    /// An exponential moving average of the policy.
+    Ema,
 }
 
 impl Defaults {
     /// The host's defaults for all keys.
-    pub const NONE: Self =
-        Self { num_generations: None, temperature: None, max_completion_length: None, router_aux_loss_coef: None };
+    pub const NONE: Self = Self {
+        num_generations: None,
+        temperature: None,
+        max_completion_length: None,
+        router_aux_loss_coef: None,
+        teacher_model_kind: None,
+        teacher_prompt_template: None,
+    };
 
     /// The host's defaults for all keys, with the auxiliary loss of a mixture's router turned off.
     pub const NO_AUX_LOSS: Self = Self { router_aux_loss_coef: Some(0.0), ..Self::NONE };

@@ -28,6 +28,7 @@ mod batch;
 pub mod bindings;
 pub mod columns;
 pub mod config;
+pub mod distillation;
 pub mod dual;
 pub mod environment;
 pub mod http;
@@ -107,6 +108,9 @@ macro_rules! export_interfaces {
     };
     (@pairing $plugin:ident) => {
         $crate::export_interfaces!(@$plugin, pairing, PAIRING, __export_rlhost_plugin_pairing_1_0_0_cabi);
+    };
+    (@teacher_prompts $plugin:ident) => {
+        $crate::export_interfaces!(@$plugin, teacher_prompts, TEACHER_PROMPTS, __export_rlhost_plugin_teacher_prompts_1_0_0_cabi);
     };
     (@environment $plugin:ident) => {
         $crate::export_interfaces!(@$plugin, environment, ENVIRONMENT, __export_rlhost_plugin_environment_1_0_0_cabi);

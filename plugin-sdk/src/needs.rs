@@ -50,6 +50,8 @@ known! {
     REF_LOGP = columns::REF_LOGP;
     /// Needs the column [`columns::TEACHER_LOGP`].
     TEACHER_LOGP = columns::TEACHER_LOGP;
+    /// Needs the column [`columns::HAS_TEACHER_PROMPT`].
+    HAS_TEACHER_PROMPT = columns::HAS_TEACHER_PROMPT;
     /// Needs the column [`columns::SAMPLING_LOGP`].
     SAMPLING_LOGP = columns::SAMPLING_LOGP;
     /// Needs the column [`columns::ENTROPY`].

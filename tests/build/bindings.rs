@@ -21,6 +21,7 @@ const EVERYTHING: &str = "
         export rlhost:plugin/algorithm@1.0.0;
         export rlhost:plugin/estimator@1.0.0;
         export rlhost:plugin/pairing@1.0.0;
+        export rlhost:plugin/teacher-prompts@1.0.0;
         export rlhost:plugin/environment@1.0.0;
         export rlhost:plugin/inside@1.0.0;
     }

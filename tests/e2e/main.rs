@@ -113,6 +113,7 @@ mod runs {
     mod labelled;
     mod mini_batches;
     mod order;
+    mod own_successes;
     mod plan;
     mod processors;
     mod references;

@@ -44,6 +44,7 @@ LENGTH = 24
 FULL, FEW = {"distillation_mode": "full_logits"}, {"distillation_topk": 7}
 TAIL, SAMPLED = FEW | {"distillation_add_tail": True}, {"distillation_mode": "sampled_token", "distillation_alpha": 1.0}
 COLD, LIVE = {"temperature": 0.7}, {"teacher_model_kind": "live"}
+AVERAGE = {"teacher_model_kind": "ema", "teacher_update_rate": 0.4}
 WORDED = {"teacher_prompt_template": "{privileged_context} -- {prompt} ({prompt})"}
 # Name, settings of the loss, settings of the run that both have under one name, and what else is special.
 CASES = [
@@ -55,11 +56,16 @@ CASES = [
     ("sampled, cold", SAMPLED, COLD, {}),
     ("live", FULL, LIVE, {}),
     ("live, top 7 and rest", TAIL, LIVE | COLD, {}),
+    ("live, sampled", SAMPLED, LIVE | COLD, {}),
+    ("average", FULL, AVERAGE, {}),
+    ("average, each second step", TAIL, AVERAGE | COLD | {"teacher_sync_steps": 2}, {}),
     ("twice", {}, TWICE, {}),
     ("twice, top 7", FEW, TWICE | COLD, {}),
     ("twice, clipped at 1", FULL | {"distillation_is_clip": 1.0}, TWICE, {}),
     ("twice, sampled", SAMPLED, TWICE | COLD, {}),
     ("twice, live", TAIL, TWICE | LIVE, {}),
+    ("twice, live, sampled", SAMPLED, TWICE | LIVE, {}),
+    ("twice, average, sampled", SAMPLED, TWICE | AVERAGE | COLD, {}),
     ("3 tokens skipped", TAIL | {"num_loss_tokens_to_skip": 3}, {}, {}),
     ("12 tokens skipped", FULL | {"num_loss_tokens_to_skip": 12}, COLD, {}),
     ("template", FEW, WORDED, {}),
@@ -70,6 +76,8 @@ CASES = [
     ("adapter", {}, {}, {"adapter": True}),
     ("adapter, live", TAIL, LIVE | COLD, {"adapter": True}),
     ("adapter, sampled twice", SAMPLED, TWICE, {"adapter": True}),
+    ("adapter, average", TAIL, AVERAGE, {"adapter": True}),
+    ("adapter, average, sampled", SAMPLED, AVERAGE, {"adapter": True}),
 ]
 
 

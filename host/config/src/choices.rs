@@ -33,6 +33,8 @@ pub enum TeacherModelKind {
     Base,
     /// The policy itself, as it is at each step.
     Live,
+    /// An exponential moving average of the policy.
+    Ema,
 }
 
 /// How inference servers get the policy's weights.

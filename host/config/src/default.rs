@@ -17,6 +17,8 @@ impl Default for RunConfig {
             ref_model: None,
             teacher_model: None,
             teacher_model_kind: TeacherModelKind::Named,
+            teacher_update_rate: 0.05,
+            teacher_sync_steps: 1,
             teacher_prompt_template: None,
             teacher_server: Vec::new(),
             teacher_load_in_8bit: false,

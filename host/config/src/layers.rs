@@ -166,9 +166,6 @@ pub fn read_files<'a>(
             table.entry(key).or_insert(value);
         }
     }
-    for (key, text) in &overrides.defaults {
-        table.entry(*key).or_insert_with(|| Value::String((*text).to_owned()));
-    }
     for table in [&mut table, &mut by_user] {
         apply_flags(table, overrides)?;
         foreign.iter().for_each(|(option, value)| option.put(value, table));

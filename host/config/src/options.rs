@@ -40,10 +40,17 @@ pub struct RunConfig {
     /// with the policy's tokenizer. It is not trained [default: none]
     #[schemars(extend("rank" = "own", "aliases" = ["teacher_model_name_or_path"], "inherited_with" = "algorithm", "reach" = "read"))]
     pub teacher_model: Option<String>,
-    /// Which model the teacher is: named for teacher_model; base for the one that the run starts with; or live for the policy itself, which
-    /// learns what it would write if it read the prompt that teacher_prompt_template builds [default: named]
+    /// Which model the teacher is: named for teacher_model; base for the one that the run starts with; live for the policy itself, which
+    /// learns what it would write if it read the prompt that teacher_prompt_template builds; or ema for an exponential moving average of the
+    /// policy, which starts as base [default: named]
     #[schemars(extend("inherited_with" = "algorithm"))]
     pub teacher_model_kind: TeacherModelKind,
+    /// With teacher_model_kind = "ema": weight of the policy in each update of the average [default: 0.05]
+    #[schemars(extend("inherited_with" = "algorithm"))]
+    pub teacher_update_rate: f64,
+    /// With teacher_model_kind = "ema": steps between updates of the average [default: 1]
+    #[schemars(extend("inherited_with" = "algorithm"))]
+    pub teacher_sync_steps: u64,
     /// Prompt that the teacher reads in place of the policy's: {prompt} is the policy's prompt, or its last question, and {privileged_context}
     /// or another name a column of the row, as in "{prompt}\n\n{privileged_context}" [default: the policy's]
     #[schemars(extend("inherited_with" = "algorithm"))]

@@ -4,11 +4,9 @@ use super::foreign_options::ForeignOption;
 use super::set::KeyAssignment;
 use toml::Value;
 
-/// Command line overrides; each field overrides those before it, and all but the first override files.
+/// Command line overrides; each field overrides those before it and files.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// Keys of the command's own defaults, and their texts.
-    pub defaults: Vec<(&'static str, &'static str)>,
     /// Flags of keys: the key and its text.
     pub flags: Vec<(String, String)>,
     /// Flags of the algorithm's settings: the setting's name and value.

@@ -207,7 +207,7 @@ mod tests {
         completion_only_loss assistant_only_loss packing packing_strategy eval_packing per_device_train_batch_size \
         per_device_eval_batch_size gradient_accumulation_steps steps_per_generation generation_batch_size num_iterations \
         num_mini_batches max_tokens_per_microbatch neftune_noise_alpha label_smoothing_factor gradient_checkpointing \
-        router_aux_loss_coef max_steps num_train_epochs shuffle_dataset dataloader_drop_last teacher_load_in_8bit teacher_load_in_4bit teacher_model_kind teacher_prompt_template use_peft lora_r lora_alpha use_rslora \
+        router_aux_loss_coef max_steps num_train_epochs shuffle_dataset dataloader_drop_last teacher_load_in_8bit teacher_load_in_4bit teacher_model_kind teacher_update_rate teacher_sync_steps teacher_prompt_template use_peft lora_r lora_alpha use_rslora \
         use_dora lora_target_modules lora_modules_to_save lora_target_parameters lora_dropout learning_rate critic_learning_rate \
         lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio optim optim_args weight_decay adam_beta1 adam_beta2 \
         adam_epsilon max_grad_norm logging_strategy logging_steps logging_first_step eval_strategy eval_steps eval_on_start \

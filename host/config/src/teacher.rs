@@ -1,7 +1,7 @@
 //! The teacher of a configuration: a model, an inference server, or the policy itself with another prompt.
 
 use super::entries::is_name;
-use super::{Address, CompletionSource, PromptTemplate, RunConfig, TeacherModelKind};
+use super::{Address, CompletionSource, PromptTemplate, RunConfig, TeacherModelKind, shortest};
 
 /// A teacher on an inference server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,7 @@ impl RunConfig {
         }
         self.check_teacher_server()?;
         self.check_teacher_kind()?;
+        self.check_teacher_average()?;
         self.check_teacher_prompt()?;
         if self.teacher_load_in_8bit && self.teacher_load_in_4bit {
             return Err(("teacher_load_in_8bit", "can't be combined with teacher_load_in_4bit; choose one".into()));
@@ -68,6 +69,7 @@ impl RunConfig {
             TeacherModelKind::Named => return Ok(()),
             TeacherModelKind::Base => "base, the model that the run starts with",
             TeacherModelKind::Live => "live, the policy itself",
+            TeacherModelKind::Ema => "ema, an average of the policy",
         };
         let named = [("teacher_model", self.teacher_model.is_some()), ("teacher_server", !self.teacher_server.is_empty())];
         if let Some((key, _)) = named.into_iter().find(|(_, given)| *given) {
@@ -85,10 +87,22 @@ impl RunConfig {
         if let Some((key, _)) = bits.into_iter().find(|(_, given)| *given) {
             return Err((key, format!("is not possible with teacher_model_kind {kind}")));
         }
-        if self.teacher_prompt_template.as_deref().is_none_or(|template| template.trim() == "{prompt}") {
-            let detail =
-                format!("is {kind}, which has nothing to teach unless it reads another prompt: set teacher_prompt_template");
-            return Err(("teacher_model_kind", detail));
+        Ok(())
+    }
+
+    /// Returns whether a template builds another prompt for the teacher than the policy's.
+    pub fn has_teacher_prompts(&self) -> bool {
+        self.teacher_prompt_template.as_deref().is_some_and(|template| template.trim() != "{prompt}")
+    }
+
+    /// Checks how an average follows the policy.
+    fn check_teacher_average(&self) -> Result<(), (&'static str, String)> {
+        if !(0.0..=1.0).contains(&self.teacher_update_rate) {
+            let detail = format!("is {}; it must be between 0 and 1", shortest(self.teacher_update_rate));
+            return Err(("teacher_update_rate", detail));
+        }
+        if self.teacher_sync_steps == 0 {
+            return Err(("teacher_sync_steps", "must be at least 1".into()));
         }
         Ok(())
     }
@@ -164,7 +178,8 @@ mod tests {
         let told = || RunConfig { teacher_prompt_template: Some("{prompt} {privileged_context}".into()), ..RunConfig::default() };
         let base = || RunConfig { teacher_model_kind: TeacherModelKind::Base, ..RunConfig::default() };
         let live = || RunConfig { teacher_model_kind: TeacherModelKind::Live, ..told() };
-        for valid in [told(), base(), live()] {
+        let ema = || RunConfig { teacher_model_kind: TeacherModelKind::Ema, ..RunConfig::default() };
+        for valid in [told(), base(), live(), ema()] {
             assert_eq!(valid.check_teacher(), Ok(()));
         }
         let cases = [
@@ -174,9 +189,13 @@ mod tests {
                 "names another teacher",
                 RunConfig { teacher_server: vec!["http://node1:80".into()], ..live() },
             ),
-            ("teacher_model_kind", "set teacher_prompt_template", RunConfig { teacher_prompt_template: None, ..live() }),
             ("teacher_load_in_4bit", "live, the policy itself", RunConfig { teacher_load_in_4bit: true, ..live() }),
             ("zero_stage", "live, the policy itself", RunConfig { zero_stage: 3, ..live() }),
+            ("zero_stage", "ema, an average of the policy", RunConfig { zero_stage: 3, ..ema() }),
+            ("teacher_model_kind", "names another teacher", RunConfig { teacher_model: Some("other".into()), ..ema() }),
+            ("teacher_update_rate", "between 0 and 1", RunConfig { teacher_update_rate: 1.5, ..ema() }),
+            ("teacher_update_rate", "between 0 and 1", RunConfig { teacher_update_rate: f64::NAN, ..ema() }),
+            ("teacher_sync_steps", "at least 1", RunConfig { teacher_sync_steps: 0, ..ema() }),
             ("teacher_prompt_template", "is not closed", RunConfig { teacher_prompt_template: Some("{prompt".into()), ..told() }),
             ("teacher_prompt_template", "names no column", RunConfig { teacher_prompt_template: Some("hint".into()), ..told() }),
             ("teacher_prompt_template", "learn_from", RunConfig { learn_from: CompletionSource::Dataset, ..told() }),

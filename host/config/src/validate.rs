@@ -220,6 +220,8 @@ impl RunConfig {
                           that learns from single completions: grpo, rloo, ppo, reinforce_pp";
             return invalid(if self.agent.is_empty() { "environment" } else { "agent" }, detail.into());
         }
+        // An algorithm may have its own defaults of them.
+        self.check_teacher().or_else(|(key, detail)| invalid(key, detail))?;
         if !scored {
             self.check_unscored().or_else(|(key, detail)| invalid(key, detail))?;
         } else if !self.has_reward() {

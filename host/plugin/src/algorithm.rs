@@ -6,6 +6,7 @@ mod checks;
 mod crafted_plugins;
 mod interface;
 mod sent_batch;
+mod teacher_prompts;
 
 pub(super) use checks::values as check_values;
 pub(super) use interface::{AlgorithmInterface, ConversionResult, CurrentAlgorithm, PreparedCall};
@@ -29,6 +30,7 @@ use std::sync::Arc;
 pub use super::contract::algorithm::{Data, Shape, Source as DataSource};
 pub use super::contract::pairing::Pair;
 pub use super::contract::types::{Batch, Column, Scale, Turn as TurnSpan, Unit, WeightedReward};
+pub use teacher_prompts::{TaughtColumn, TaughtGeneration, TeacherQuestions};
 
 /// Odd multiplier of the seeds sent to plugins; the step is added to the product.
 const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -213,10 +215,14 @@ impl AlgorithmPlugin {
         self.data.shape == Shape::Pairs || !self.data.estimates.is_empty()
     }
 
+    /// Returns the functions of the plugin that has the loss.
+    fn with_loss(&self) -> &Arc<dyn AlgorithmInterface> {
+        self.of_base.as_ref().unwrap_or(&self.interface)
+    }
+
     /// Returns the columns that the loss reads and the estimator always returns.
     pub fn required_estimates(&self) -> impl Iterator<Item = &str> {
-        let with_loss = self.of_base.as_ref().unwrap_or(&self.interface);
-        let (needs, optional) = (&self.plugin.loss_plugin().info().needs, with_loss.optional_estimates());
+        let (needs, optional) = (&self.plugin.loss_plugin().info().needs, self.with_loss().optional_estimates());
         self.data.estimates.iter().map(String::as_str).filter(move |name| needs.has(name) && !optional.contains(name))
     }
 
@@ -318,8 +324,7 @@ impl AlgorithmPlugin {
 
     /// Returns one micro-batch's contribution to the loss. Sends only the columns that the plugin needs.
     pub fn loss(&mut self, batch: &Batch) -> Result<MicroBatchLoss> {
-        let (at, interface) =
-            (PluginCall::with_step("loss", batch.step), self.of_base.as_ref().unwrap_or(&self.interface).clone());
+        let (at, interface) = (PluginCall::with_step("loss", batch.step), self.with_loss().clone());
         let needs = self.plugin.loss_plugin().info().needs.clone();
         let sent = SentBatch::new(batch, self.seed_of(batch), |column| needs.has(&column.name));
         let ask = interface.loss(&sent).map_err(|detail| self.lacks(detail))?;

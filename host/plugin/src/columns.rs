@@ -22,6 +22,8 @@ pub const OLD_LOGP: &str = "old_logp";
 pub const REF_LOGP: &str = "ref_logp";
 /// Log-probabilities of the teacher.
 pub const TEACHER_LOGP: &str = "teacher_logp";
+/// Whether the teacher reads a question of its own before a sequence: 1 or 0.
+pub const HAS_TEACHER_PROMPT: &str = "has_teacher_prompt";
 /// Divergences of the policy's distributions from the teacher's. A suffix says which: `teacher_divergence/0` is the forward divergence,
 /// `/1` the reverse one, and numbers between them the generalised Jensen-Shannon divergences. `/top100` after that compares the policy's 100
 /// likeliest tokens, and `/top100+rest` all others together as one more.
@@ -125,11 +127,12 @@ const fn host_column(name: &'static str, unit: Unit) -> HostColumn {
 }
 
 /// All columns that the host can compute, except those with a reward's name in theirs.
-pub const HOST_COLUMNS: [HostColumn; 20] = [
+pub const HOST_COLUMNS: [HostColumn; 21] = [
     HostColumn { has_derivative: true, ..host_column(LOGP, Unit::Token) },
     HostColumn { in_generation: true, ..host_column(OLD_LOGP, Unit::Token) },
     HostColumn { in_generation: true, ..host_column(REF_LOGP, Unit::Token) },
     HostColumn { in_generation: true, ..host_column(TEACHER_LOGP, Unit::Token) },
+    HostColumn { in_generation: true, ..host_column(HAS_TEACHER_PROMPT, Unit::Sequence) },
     HostColumn { has_derivative: true, ..host_column(TEACHER_DIVERGENCE, Unit::Token) },
     HostColumn { in_generation: true, ..host_column(SAMPLING_LOGP, Unit::Token) },
     HostColumn { has_derivative: true, ..host_column(ENTROPY, Unit::Token) },

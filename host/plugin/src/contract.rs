@@ -17,6 +17,7 @@ mod bindings {
                 export rlhost:plugin/algorithm@1.0.0;
                 export rlhost:plugin/estimator@1.0.0;
                 export rlhost:plugin/pairing@1.0.0;
+                export rlhost:plugin/teacher-prompts@1.0.0;
                 export rlhost:plugin/environment@1.0.0;
                 export rlhost:plugin/inside@1.0.0;
             }
@@ -26,5 +27,5 @@ mod bindings {
     });
 }
 
-pub use bindings::exports::rlhost::plugin::{algorithm, environment, estimator, pairing, plugin, reward};
+pub use bindings::exports::rlhost::plugin::{algorithm, environment, estimator, pairing, plugin, reward, teacher_prompts};
 pub use bindings::rlhost::plugin::{cells, host, types};

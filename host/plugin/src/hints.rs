@@ -1,7 +1,8 @@
 //! Hints to the host in a plugin's configuration schema: the members of its keyword `x-rlhost`. Plugins older than a member lack it.
 
-use crate::config::is_shown;
-use serde_json::Value;
+use crate::config::{PromptTemplate, TeacherModelKind, is_shown};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 const KEYWORD: &str = "x-rlhost";
 
@@ -18,7 +19,7 @@ const GREATEST_COEFFICIENT: f64 = 1e6;
 const GREATEST_COUNT: u64 = 1 << 20;
 
 /// An algorithm's own defaults for keys of a run; `None` leaves the host's default.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct HintedDefaults {
     /// Number of completions per prompt.
     pub num_generations: Option<usize>,
@@ -28,6 +29,10 @@ pub struct HintedDefaults {
     pub max_completion_length: Option<usize>,
     /// Coefficient of the router's auxiliary loss in a mixture-of-experts model.
     pub router_aux_loss_coef: Option<f64>,
+    /// Which model the teacher is, if the run names none.
+    pub teacher_model_kind: Option<TeacherModelKind>,
+    /// Prompt that the teacher reads.
+    pub teacher_prompt_template: Option<String>,
 }
 
 impl HintedDefaults {
@@ -60,7 +65,20 @@ impl HintedDefaults {
                 )
             })
         };
+        let kind = |given: &Value| {
+            let kind = TeacherModelKind::deserialize(given).ok().filter(|kind| *kind != TeacherModelKind::Named);
+            kind.ok_or_else(|| format!("has {KEYWORD}.defaults.teacher_model_kind {given}; it must be base, live or ema"))
+        };
+        let template = |given: &Value| {
+            let parsed = given.as_str().ok_or_else(|| "it must be a text".to_owned()).and_then(|text| {
+                PromptTemplate::parse(text)?;
+                Ok(text.to_owned())
+            });
+            parsed.map_err(|detail| format!("has {KEYWORD}.defaults.teacher_prompt_template {given}: it must be valid; {detail}"))
+        };
         Ok(Self {
+            teacher_model_kind: members.get("teacher_model_kind").map(kind).transpose()?,
+            teacher_prompt_template: members.get("teacher_prompt_template").map(template).transpose()?,
             num_generations: count("num_generations")?,
             temperature: members.get("temperature").map(temperature).transpose()?,
             max_completion_length: count("max_completion_length")?,
@@ -75,6 +93,8 @@ impl HintedDefaults {
             ("temperature", self.temperature.map(Value::from)),
             ("max_completion_length", self.max_completion_length.map(Value::from)),
             ("router_aux_loss_coef", self.router_aux_loss_coef.map(Value::from)),
+            ("teacher_model_kind", self.teacher_model_kind.map(|kind| json!(kind))),
+            ("teacher_prompt_template", self.teacher_prompt_template.clone().map(Value::from)),
         ];
         all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
     }
@@ -244,7 +264,8 @@ mod tests {
             |given: &str| Hints::from_schema(&format!("{{\"x-rlhost\": {{\"defaults\": {given}}}}}")).map(|h| h.defaults);
         assert_eq!(defaults("{}"), Ok(HintedDefaults::default()));
         let all = defaults(
-            r#"{"num_generations": 2, "temperature": 0.9, "max_completion_length": 64, "router_aux_loss_coef": 0, "later": 1}"#,
+            r#"{"num_generations": 2, "temperature": 0.9, "max_completion_length": 64, "router_aux_loss_coef": 0, "later": 1,
+                "teacher_model_kind": "ema", "teacher_prompt_template": "{prompt} {hint}"}"#,
         )
         .unwrap();
         let want = HintedDefaults {
@@ -252,6 +273,8 @@ mod tests {
             temperature: Some(0.9),
             max_completion_length: Some(64),
             router_aux_loss_coef: Some(0.0),
+            teacher_model_kind: Some(TeacherModelKind::Ema),
+            teacher_prompt_template: Some("{prompt} {hint}".into()),
         };
         assert_eq!(all, want);
         for (wrong, key) in [
@@ -261,6 +284,9 @@ mod tests {
             (r#"{"temperature": 0}"#, "defaults.temperature"),
             (r#"{"temperature": "hot"}"#, "defaults.temperature"),
             (r#"{"router_aux_loss_coef": -0.1}"#, "defaults.router_aux_loss_coef"),
+            (r#"{"teacher_model_kind": "named"}"#, "defaults.teacher_model_kind"),
+            (r#"{"teacher_prompt_template": "{prompt"}"#, "defaults.teacher_prompt_template"),
+            (r#"{"teacher_prompt_template": 3}"#, "defaults.teacher_prompt_template"),
             ("7", "defaults 7"),
         ] {
             let refused = defaults(wrong).unwrap_err();

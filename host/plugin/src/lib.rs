@@ -57,7 +57,7 @@ use rlhost_web::net;
 
 pub use algorithm::{
     AlgorithmPlugin, Assessment, Batch, Column, Data, DataSource, Estimates, MicroBatchLoss, Pair, PairSelection, Scale,
-    ScoredGeneration, Shape, TurnSpan, Unit, WeightedReward,
+    ScoredGeneration, Shape, TaughtColumn, TaughtGeneration, TeacherQuestions, TurnSpan, Unit, WeightedReward,
 };
 pub use any_plugin::{AnyPlugin, PluginOutline, as_component};
 pub use compiler::{CompileOrder, compile_in_subprocesses};

@@ -93,12 +93,6 @@ impl ConfigSources {
         })
     }
 
-    /// Gives keys that neither a file nor a flag sets these values.
-    pub(super) fn with_defaults(mut self, defaults: &[(&'static str, &'static str)]) -> Self {
-        self.overrides.defaults = defaults.to_vec();
-        self
-    }
-
     /// Creates a configuration that only `--set` changes.
     pub(super) fn from_assignments(sets: Vec<KeyAssignment>, accept_grants: bool) -> Self {
         Self {

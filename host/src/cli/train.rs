@@ -46,13 +46,9 @@ impl TrainingCommand {
                  lists those of dpo.",
             ),
             // The flag could contradict the command's name.
-            [(_, algorithm)] => {
-                let shown = |(key, value): &(&str, &str)| format!(" --{} {value:?}", key.replace('_', "-"));
-                let defaults: String = self.defaults().iter().map(shown).collect();
-                command.mut_arg("algorithm", |arg| arg.hide(true)).after_long_help(format!(
-                    "Runs `rlhost train --algorithm {algorithm}{defaults}`. Flags can be written with dashes or underscores."
-                ))
-            }
+            [(_, algorithm)] => command.mut_arg("algorithm", |arg| arg.hide(true)).after_long_help(format!(
+                "Runs `rlhost train --algorithm {algorithm}`. Flags can be written with dashes or underscores."
+            )),
             _ => command.after_long_help(
                 "Runs `rlhost train --algorithm sft --learn-from dataset`. The default learning rate is 2e-5, as in TRL, for \
                  models of 100 million parameters and more; see --learning-rate.",
@@ -71,7 +67,7 @@ impl TrainingCommand {
             );
             return Err(CommandFailure::mistake(anyhow!(advice)));
         }
-        let given = ConfigSources::from_matches(matches, self.sets, known)?.with_defaults(self.defaults());
+        let given = ConfigSources::from_matches(matches, self.sets, known)?;
         let stopping = StopSignals::listen()?;
         let from = texts(matches, "resume_from_checkpoint");
         let terms = ResumeTerms { allow_changed: matches.get_flag("allow_changed"), ..ResumeTerms::default() };

@@ -7,18 +7,8 @@ pub(super) struct TrainingCommand {
     pub sets: &'static [(&'static str, &'static str)],
 }
 
-/// Defaults of `sdft`: the model that the run starts with teaches it, and reads what the policy is not told.
-const SDFT: &[(&str, &str)] = &[("teacher_model_kind", "base"), ("teacher_prompt_template", "{prompt}\n\n{privileged_context}")];
-
-impl TrainingCommand {
-    /// Returns the command's own defaults of keys, which files and flags override.
-    pub(super) fn defaults(&self) -> &'static [(&'static str, &'static str)] {
-        if self.name == "sdft" { SDFT } else { &[] }
-    }
-}
-
 /// The training commands. An algorithm's command has its name.
-pub(super) const TRAINING: [TrainingCommand; 14] = [
+pub(super) const TRAINING: [TrainingCommand; 15] = [
     TrainingCommand { name: "train", about: "Train a model with any algorithm (the default command)", sets: &[] },
     TrainingCommand {
         name: "sft",
@@ -56,6 +46,11 @@ pub(super) const TRAINING: [TrainingCommand; 14] = [
         name: "sdft",
         about: "Learn what the model itself predicts when it is told more, on its own completions (SDFT)",
         sets: &[("algorithm", "sdft")],
+    },
+    TrainingCommand {
+        name: "sdpo",
+        about: "Train with rewards on what the model itself predicts when it has seen a success or feedback (SDPO)",
+        sets: &[("algorithm", "sdpo")],
     },
     TrainingCommand {
         name: "rloo",

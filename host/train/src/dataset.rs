@@ -73,6 +73,41 @@ impl Prompt {
         self.messages.as_deref().map_or_else(plain, |(messages, _)| messages.clone())
     }
 
+    /// Returns the prompt's text, or the last question of a conversation.
+    ///
+    /// # Errors
+    /// If a conversation does not end with a question.
+    pub(super) fn question(&self) -> Result<&str> {
+        match self.messages.as_deref().and_then(|(messages, _)| messages.last()) {
+            None => Ok(&self.text),
+            Some(last) if last.role == "user" => Ok(&last.content),
+            Some(_) => {
+                Err(self.row_error("the prompt must end with a question of the user, in whose place a teacher reads another"))
+            }
+        }
+    }
+
+    /// Returns the tokens of the prompt with another question in place of its own.
+    ///
+    /// # Errors
+    /// If it can't be tokenized, or has no tokens.
+    pub(super) fn with_question(&self, question: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+        let (prompt, extras) = match self.messages.as_deref() {
+            None => (TextOrChat::Text(question.to_owned()), TemplateVariables::default()),
+            Some((messages, extras)) => {
+                let before = &messages[..messages.len().saturating_sub(1)];
+                let last = ChatMessage { role: "user".into(), content: question.into(), ..ChatMessage::default() };
+                (TextOrChat::Chat([before, &[last]].concat()), extras.clone())
+            }
+        };
+        let (_, tokens) = tokenize_prompt(&prompt, &extras, tokenizer).map_err(|e| self.row_error(e))?;
+        if tokens.is_empty() { Err(self.row_error("the teacher's prompt has no tokens")) } else { Ok(tokens) }
+    }
+
+    fn row_error(&self, detail: impl std::fmt::Display) -> Error {
+        Error::setting("dataset", format!("row {}: {detail}", self.row + 1))
+    }
+
     /// Returns which of these environments the prompt's row belongs to: the one named in its column, if there are several.
     pub(super) fn acts_in(&self, environments: &[PluginEntry]) -> Option<usize> {
         self.named_in("environment", environments, |entry, name| entry.name() == name.strip_suffix(".wasm").unwrap_or(name))

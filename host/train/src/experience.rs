@@ -194,13 +194,15 @@ impl Experience {
 
     /// Returns the prompt of a rollout as a teacher reads it.
     pub(super) fn teacher_prompt_of(&self, row: usize) -> &[u32] {
-        let prompt = &self.prompts[self.rollouts[row].prompt];
-        prompt.teacher_tokens.as_deref().unwrap_or_else(|| self.prompt_of(row))
+        let rollout = &self.rollouts[row];
+        let own = rollout.teacher_prompt.as_ref().or(self.prompts[rollout.prompt].teacher_tokens.as_ref());
+        own.map_or_else(|| self.prompt_of(row), Vec::as_slice)
     }
 
     /// Returns whether a teacher reads other prompts than the policy.
     pub(super) fn has_teacher_prompts(&self) -> bool {
-        self.prompts.iter().any(|prompt| prompt.teacher_tokens.is_some())
+        let of_rows = self.rollouts.iter().any(|rollout| rollout.teacher_prompt.is_some());
+        of_rows || self.prompts.iter().any(|prompt| prompt.teacher_tokens.is_some())
     }
 }
 

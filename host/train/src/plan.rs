@@ -8,7 +8,7 @@ use super::periods::Periods;
 use super::phase::Phase;
 use crate::config::{
     AgentEntry, BatchSizes, LrShape, OldLogpSource, PlateauArgs, ReduceDtype, RolloutDtype, RolloutLogMode, RolloutSync,
-    RunConfig, TeacherModelKind,
+    RunConfig,
 };
 use crate::rollout::Sampler;
 use std::path::{Path, PathBuf};
@@ -408,8 +408,6 @@ pub(super) struct LearnerPlan {
     /// Whether ranks exchange gradients during the backward pass.
     pub overlaps_reduction: bool,
     pub seed: u64,
-    /// Whether the policy itself is the teacher.
-    pub is_own_teacher: bool,
 }
 
 impl LearnerPlan {
@@ -425,7 +423,6 @@ impl LearnerPlan {
             reduce_dtype: config.reduce_dtype,
             overlaps_reduction: config.overlap_comm,
             seed: config.seed,
-            is_own_teacher: config.teacher_model_kind == TeacherModelKind::Live,
         }
     }
 }

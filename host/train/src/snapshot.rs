@@ -66,6 +66,8 @@ pub(super) struct RunSnapshot {
 struct ResumableState {
     moments: HashMap<String, Tensor>,
     reference: Option<FrozenModel>,
+    /// Parameters of a teacher that averages the policy.
+    teacher: Option<Vec<(String, Tensor)>>,
     plugin_states: Vec<(String, PluginState)>,
     predecessors: Predecessors,
     experiences: Vec<Arc<Experience>>,
@@ -312,6 +314,9 @@ impl RunSnapshot {
         if let Some(reference) = &resumable.reference {
             model::write_weights(reference.weights(), &files.reference()).map_err(|e| e.to_string())?;
         }
+        if let Some(teacher) = resumable.teacher.take() {
+            model::write_tensors(teacher, None, &files.teacher()).map_err(|e| e.to_string())?;
+        }
         let mut tensors = RolloutTensors::new();
         let manifests = resumable
             .experiences
@@ -473,7 +478,8 @@ impl Trainer {
         // The writing thread must not use the device: a generation may be recording a step there.
         let reference = self.collector.reference().filter(|_| self.state.inputs.keeps_reference);
         let reference = reference.map(|reference| reference.model().on_host()).transpose()?;
-        Ok(ResumableState { moments, reference, plugin_states, predecessors, experiences, rest })
+        let teacher = self.learner.averaged_weights()?;
+        Ok(ResumableState { moments, reference, teacher, plugin_states, predecessors, experiences, rest })
     }
 
     /// Restores the state of the checkpoint that a run begins with; the policy already has its weights. If settings may change, plugins

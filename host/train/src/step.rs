@@ -40,6 +40,7 @@ impl Trainer {
             let _whole = self.learner.gather_policy()?;
             figures.merge(self.collector.sync_reference(self.learner.policy())?);
         }
+        figures.merge(self.learner.update_teacher(self.state.global_step)?);
 
         figures.add(self.world.once(std::iter::once(Metric::mean("loss", loss, 1.0)).chain(updates.metrics())));
         let times = self.clock.figures(&figures, self.world.size());

@@ -34,6 +34,7 @@ pub(super) fn without_numbers(rollout: &Rollout) -> Rollout {
         policy_version: rollout.policy_version,
         replies: rollout.replies.clone(),
         opening: rollout.opening.clone(),
+        teacher_prompt: rollout.teacher_prompt.clone(),
         branches: rollout.branches.clone(),
         support: rollout.support.as_ref().map(|support| Support::new(support.penalty)),
         ..Rollout::default()
@@ -110,8 +111,12 @@ pub(super) fn fault_of(rollout: &Rollout, prompt: &[u32], architecture: &Archite
         return wrong(format!("has token {token}, but the model has {vocabulary} tokens"));
     }
     let opening = rollout.opening.as_deref().unwrap_or(prompt);
-    if let Some(token) = opening.iter().find(|token| **token as usize >= vocabulary) {
+    let taught = rollout.teacher_prompt.as_deref().unwrap_or_default();
+    if let Some(token) = opening.iter().chain(taught).find(|token| **token as usize >= vocabulary) {
         return listed(format!("has token {token} in its prompt, but the model has {vocabulary} tokens"));
+    }
+    if rollout.teacher_prompt.is_some() && (taught.is_empty() || taught.len() + rollout.tokens.len() > context) {
+        return listed(format!("has {} tokens after a teacher's prompt of {}", rollout.tokens.len(), taught.len()));
     }
     let fault = |support: &Support| support.fault(&rollout.tokens, vocabulary);
     if let Some(fault) = rollout.support.as_ref().and_then(fault) {

@@ -777,6 +777,8 @@ pub mod rlhost {
             /// - `old_logp` (token, both): those of the version of the policy that generated the sequences.
             /// - `ref_logp` (token, both): those of the reference model, in runs that have one.
             /// - `teacher_logp` (token, both): those of the teacher, another model.
+            /// - `has_teacher_prompt` (sequence, both): 1 for sequences before which the teacher reads a question that `teacher-prompts` wrote,
+            ///   0 for others.
             /// - `teacher_divergence` (token, loss, d): divergences of the policy's distributions from the teacher's over the whole vocabulary. A
             ///   plugin needs one of them as `teacher_divergence/BETA`: 0 is the forward divergence `KL(teacher || policy)`, 1 the reverse one,
             ///   and a number between them the generalised Jensen-Shannon divergence with `BETA teacher + (1 - BETA) policy` as the mixture.
@@ -4159,6 +4161,592 @@ pub mod exports {
                         * ::core::mem::size_of::<*const u8>()],
                 );
             }
+            /// Optional, for algorithms that learn from a teacher and from what the policy generates: what the teacher reads before each completion
+            /// in place of its question, such as the question with a solution or with what was wrong. Called once per generation, with the same
+            /// input on every rank, once the rewards are known and before `estimator`.
+            #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
+            pub mod teacher_prompts {
+                #[used]
+                #[doc(hidden)]
+                static __FORCE_SECTION_REF: fn() = super::super::super::super::__link_custom_section_describing_imports;
+                use super::super::super::super::_rt;
+                pub type Error = super::super::super::super::rlhost::plugin::types::Error;
+                pub type Metric = super::super::super::super::rlhost::plugin::types::Metric;
+                /// A column of the dataset, one JSON value per prompt.
+                #[derive(Clone, PartialEq)]
+                pub struct Column {
+                    pub name: _rt::String,
+                    pub values: _rt::Vec<_rt::String>,
+                }
+                impl ::core::fmt::Debug for Column {
+                    fn fmt(
+                        &self,
+                        f: &mut ::core::fmt::Formatter<'_>,
+                    ) -> ::core::fmt::Result {
+                        f.debug_struct("Column")
+                            .field("name", &self.name)
+                            .field("values", &self.values)
+                            .finish()
+                    }
+                }
+                #[derive(Clone, PartialEq)]
+                pub struct Generation {
+                    pub step: u64,
+                    /// The only randomness to use.
+                    pub seed: u64,
+                    /// One entry per prompt: its text, or the last question of a conversation.
+                    pub questions: _rt::Vec<_rt::String>,
+                    pub columns: _rt::Vec<Column>,
+                    /// One entry per completion: the index of its prompt, its text, whether it ended by itself, and the weighted sum of its
+                    /// rewards; none where no reward could score it.
+                    pub prompt_of: _rt::Vec<u32>,
+                    pub completions: _rt::Vec<_rt::String>,
+                    pub finished: _rt::Vec<bool>,
+                    pub rewards: _rt::Vec<Option<f32>>,
+                }
+                impl ::core::fmt::Debug for Generation {
+                    fn fmt(
+                        &self,
+                        f: &mut ::core::fmt::Formatter<'_>,
+                    ) -> ::core::fmt::Result {
+                        f.debug_struct("Generation")
+                            .field("step", &self.step)
+                            .field("seed", &self.seed)
+                            .field("questions", &self.questions)
+                            .field("columns", &self.columns)
+                            .field("prompt-of", &self.prompt_of)
+                            .field("completions", &self.completions)
+                            .field("finished", &self.finished)
+                            .field("rewards", &self.rewards)
+                            .finish()
+                    }
+                }
+                #[derive(Clone, PartialEq)]
+                pub struct Prompts {
+                    /// One entry per completion: the question that the teacher reads in place of the completion's own, after the same turns of a
+                    /// conversation; none if it reads the policy's prompt. The column `has_teacher_prompt` says which completions have one.
+                    pub questions: _rt::Vec<Option<_rt::String>>,
+                    /// How many tokens a prompt may have, of longer ones the last are kept; 0 for as many as the model's context has room for.
+                    pub max_length: u32,
+                    pub metrics: _rt::Vec<Metric>,
+                }
+                impl ::core::fmt::Debug for Prompts {
+                    fn fmt(
+                        &self,
+                        f: &mut ::core::fmt::Formatter<'_>,
+                    ) -> ::core::fmt::Result {
+                        f.debug_struct("Prompts")
+                            .field("questions", &self.questions)
+                            .field("max-length", &self.max_length)
+                            .field("metrics", &self.metrics)
+                            .finish()
+                    }
+                }
+                #[doc(hidden)]
+                #[allow(non_snake_case, unused_unsafe)]
+                pub unsafe fn _export_write_cabi<T_: Guest>(
+                    arg0: i64,
+                    arg1: i64,
+                    arg2: *mut u8,
+                    arg3: usize,
+                    arg4: *mut u8,
+                    arg5: usize,
+                    arg6: *mut u8,
+                    arg7: usize,
+                    arg8: *mut u8,
+                    arg9: usize,
+                    arg10: *mut u8,
+                    arg11: usize,
+                    arg12: *mut u8,
+                    arg13: usize,
+                ) -> *mut u8 {
+                    unsafe {
+                        #[cfg(target_arch = "wasm32")] _rt::run_ctors_once();
+                        let result24 = {
+                            let base3 = arg2;
+                            let len3 = arg3;
+                            let mut result3 = _rt::Vec::with_capacity(len3);
+                            for i in 0..len3 {
+                                let base = base3
+                                    .add(i * (2 * ::core::mem::size_of::<*const u8>()));
+                                let e3 = {
+                                    let l0 = *base.add(0).cast::<*mut u8>();
+                                    let l1 = *base
+                                        .add(::core::mem::size_of::<*const u8>())
+                                        .cast::<usize>();
+                                    let len2 = l1;
+                                    let bytes2 = _rt::Vec::from_raw_parts(
+                                        l0.cast(),
+                                        len2,
+                                        len2,
+                                    );
+                                    _rt::string_lift(bytes2)
+                                };
+                                result3.push(e3);
+                            }
+                            _rt::cabi_dealloc(
+                                base3,
+                                len3 * (2 * ::core::mem::size_of::<*const u8>()),
+                                ::core::mem::size_of::<*const u8>(),
+                            );
+                            let base13 = arg4;
+                            let len13 = arg5;
+                            let mut result13 = _rt::Vec::with_capacity(len13);
+                            for i in 0..len13 {
+                                let base = base13
+                                    .add(i * (4 * ::core::mem::size_of::<*const u8>()));
+                                let e13 = {
+                                    let l4 = *base.add(0).cast::<*mut u8>();
+                                    let l5 = *base
+                                        .add(::core::mem::size_of::<*const u8>())
+                                        .cast::<usize>();
+                                    let len6 = l5;
+                                    let bytes6 = _rt::Vec::from_raw_parts(
+                                        l4.cast(),
+                                        len6,
+                                        len6,
+                                    );
+                                    let l7 = *base
+                                        .add(2 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<*mut u8>();
+                                    let l8 = *base
+                                        .add(3 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<usize>();
+                                    let base12 = l7;
+                                    let len12 = l8;
+                                    let mut result12 = _rt::Vec::with_capacity(len12);
+                                    for i in 0..len12 {
+                                        let base = base12
+                                            .add(i * (2 * ::core::mem::size_of::<*const u8>()));
+                                        let e12 = {
+                                            let l9 = *base.add(0).cast::<*mut u8>();
+                                            let l10 = *base
+                                                .add(::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len11 = l10;
+                                            let bytes11 = _rt::Vec::from_raw_parts(
+                                                l9.cast(),
+                                                len11,
+                                                len11,
+                                            );
+                                            _rt::string_lift(bytes11)
+                                        };
+                                        result12.push(e12);
+                                    }
+                                    _rt::cabi_dealloc(
+                                        base12,
+                                        len12 * (2 * ::core::mem::size_of::<*const u8>()),
+                                        ::core::mem::size_of::<*const u8>(),
+                                    );
+                                    Column {
+                                        name: _rt::string_lift(bytes6),
+                                        values: result12,
+                                    }
+                                };
+                                result13.push(e13);
+                            }
+                            _rt::cabi_dealloc(
+                                base13,
+                                len13 * (4 * ::core::mem::size_of::<*const u8>()),
+                                ::core::mem::size_of::<*const u8>(),
+                            );
+                            let len14 = arg7;
+                            let base18 = arg8;
+                            let len18 = arg9;
+                            let mut result18 = _rt::Vec::with_capacity(len18);
+                            for i in 0..len18 {
+                                let base = base18
+                                    .add(i * (2 * ::core::mem::size_of::<*const u8>()));
+                                let e18 = {
+                                    let l15 = *base.add(0).cast::<*mut u8>();
+                                    let l16 = *base
+                                        .add(::core::mem::size_of::<*const u8>())
+                                        .cast::<usize>();
+                                    let len17 = l16;
+                                    let bytes17 = _rt::Vec::from_raw_parts(
+                                        l15.cast(),
+                                        len17,
+                                        len17,
+                                    );
+                                    _rt::string_lift(bytes17)
+                                };
+                                result18.push(e18);
+                            }
+                            _rt::cabi_dealloc(
+                                base18,
+                                len18 * (2 * ::core::mem::size_of::<*const u8>()),
+                                ::core::mem::size_of::<*const u8>(),
+                            );
+                            let base20 = arg10;
+                            let len20 = arg11;
+                            let mut result20 = _rt::Vec::with_capacity(len20);
+                            for i in 0..len20 {
+                                let base = base20.add(i * 1);
+                                let e20 = {
+                                    let l19 = i32::from(*base.add(0).cast::<u8>());
+                                    _rt::bool_lift(l19 as u8)
+                                };
+                                result20.push(e20);
+                            }
+                            _rt::cabi_dealloc(base20, len20 * 1, 1);
+                            let base23 = arg12;
+                            let len23 = arg13;
+                            let mut result23 = _rt::Vec::with_capacity(len23);
+                            for i in 0..len23 {
+                                let base = base23.add(i * 8);
+                                let e23 = {
+                                    let l21 = i32::from(*base.add(0).cast::<u8>());
+                                    match l21 {
+                                        0 => None,
+                                        1 => {
+                                            let e = {
+                                                let l22 = *base.add(4).cast::<f32>();
+                                                l22
+                                            };
+                                            Some(e)
+                                        }
+                                        _ => _rt::invalid_enum_discriminant(),
+                                    }
+                                };
+                                result23.push(e23);
+                            }
+                            _rt::cabi_dealloc(base23, len23 * 8, 4);
+                            T_::write(Generation {
+                                step: arg0 as u64,
+                                seed: arg1 as u64,
+                                questions: result3,
+                                columns: result13,
+                                prompt_of: <_ as From<
+                                    _rt::Vec<_>,
+                                >>::from(
+                                    _rt::Vec::from_raw_parts(arg6.cast(), len14, len14),
+                                ),
+                                completions: result18,
+                                finished: result20,
+                                rewards: result23,
+                            })
+                        };
+                        let ptr25 = (&raw mut _RET_AREA.0).cast::<u8>();
+                        match result24 {
+                            Ok(e) => {
+                                *ptr25.add(0).cast::<u8>() = (0i32) as u8;
+                                let Prompts {
+                                    questions: questions26,
+                                    max_length: max_length26,
+                                    metrics: metrics26,
+                                } = e;
+                                let vec28 = questions26;
+                                let len28 = vec28.len();
+                                let layout28 = _rt::alloc::Layout::from_size_align(
+                                        vec28.len() * (3 * ::core::mem::size_of::<*const u8>()),
+                                        ::core::mem::size_of::<*const u8>(),
+                                    )
+                                    .unwrap();
+                                let (result28, _cleanup28) = wit_bindgen::rt::Cleanup::new(
+                                    layout28,
+                                );
+                                if let Some(cleanup) = _cleanup28 {
+                                    cleanup.forget();
+                                }
+                                for (i, e) in vec28.into_iter().enumerate() {
+                                    let base = result28
+                                        .add(i * (3 * ::core::mem::size_of::<*const u8>()));
+                                    {
+                                        match e {
+                                            Some(e) => {
+                                                *base.add(0).cast::<u8>() = (1i32) as u8;
+                                                let vec27 = (e.into_bytes()).into_boxed_slice();
+                                                let ptr27 = vec27.as_ptr().cast::<u8>();
+                                                let len27 = vec27.len();
+                                                ::core::mem::forget(vec27);
+                                                *base
+                                                    .add(2 * ::core::mem::size_of::<*const u8>())
+                                                    .cast::<usize>() = len27;
+                                                *base
+                                                    .add(::core::mem::size_of::<*const u8>())
+                                                    .cast::<*mut u8>() = ptr27.cast_mut();
+                                            }
+                                            None => {
+                                                *base.add(0).cast::<u8>() = (0i32) as u8;
+                                            }
+                                        };
+                                    }
+                                }
+                                *ptr25
+                                    .add(2 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>() = len28;
+                                *ptr25
+                                    .add(::core::mem::size_of::<*const u8>())
+                                    .cast::<*mut u8>() = result28;
+                                *ptr25
+                                    .add(3 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<i32>() = _rt::as_i32(max_length26);
+                                let vec31 = metrics26;
+                                let len31 = vec31.len();
+                                let layout31 = _rt::alloc::Layout::from_size_align(
+                                        vec31.len()
+                                            * (24 + 2 * ::core::mem::size_of::<*const u8>()),
+                                        8,
+                                    )
+                                    .unwrap();
+                                let (result31, _cleanup31) = wit_bindgen::rt::Cleanup::new(
+                                    layout31,
+                                );
+                                if let Some(cleanup) = _cleanup31 {
+                                    cleanup.forget();
+                                }
+                                for (i, e) in vec31.into_iter().enumerate() {
+                                    let base = result31
+                                        .add(i * (24 + 2 * ::core::mem::size_of::<*const u8>()));
+                                    {
+                                        let super::super::super::super::rlhost::plugin::types::Metric {
+                                            name: name29,
+                                            value: value29,
+                                            weight: weight29,
+                                            reduction: reduction29,
+                                        } = e;
+                                        let vec30 = (name29.into_bytes()).into_boxed_slice();
+                                        let ptr30 = vec30.as_ptr().cast::<u8>();
+                                        let len30 = vec30.len();
+                                        ::core::mem::forget(vec30);
+                                        *base
+                                            .add(::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len30;
+                                        *base.add(0).cast::<*mut u8>() = ptr30.cast_mut();
+                                        *base
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<f64>() = _rt::as_f64(value29);
+                                        *base
+                                            .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<f64>() = _rt::as_f64(weight29);
+                                        *base
+                                            .add(16 + 2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<u8>() = (reduction29.clone() as i32) as u8;
+                                    }
+                                }
+                                *ptr25
+                                    .add(5 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>() = len31;
+                                *ptr25
+                                    .add(4 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<*mut u8>() = result31;
+                            }
+                            Err(e) => {
+                                *ptr25.add(0).cast::<u8>() = (1i32) as u8;
+                                use super::super::super::super::rlhost::plugin::types::Error as V36;
+                                match e {
+                                    V36::Config(e) => {
+                                        *ptr25
+                                            .add(::core::mem::size_of::<*const u8>())
+                                            .cast::<u8>() = (0i32) as u8;
+                                        let vec32 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr32 = vec32.as_ptr().cast::<u8>();
+                                        let len32 = vec32.len();
+                                        ::core::mem::forget(vec32);
+                                        *ptr25
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len32;
+                                        *ptr25
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>() = ptr32.cast_mut();
+                                    }
+                                    V36::Input(e) => {
+                                        *ptr25
+                                            .add(::core::mem::size_of::<*const u8>())
+                                            .cast::<u8>() = (1i32) as u8;
+                                        let vec33 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr33 = vec33.as_ptr().cast::<u8>();
+                                        let len33 = vec33.len();
+                                        ::core::mem::forget(vec33);
+                                        *ptr25
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len33;
+                                        *ptr25
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>() = ptr33.cast_mut();
+                                    }
+                                    V36::Unsupported(e) => {
+                                        *ptr25
+                                            .add(::core::mem::size_of::<*const u8>())
+                                            .cast::<u8>() = (2i32) as u8;
+                                        let vec34 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr34 = vec34.as_ptr().cast::<u8>();
+                                        let len34 = vec34.len();
+                                        ::core::mem::forget(vec34);
+                                        *ptr25
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len34;
+                                        *ptr25
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>() = ptr34.cast_mut();
+                                    }
+                                    V36::Internal(e) => {
+                                        *ptr25
+                                            .add(::core::mem::size_of::<*const u8>())
+                                            .cast::<u8>() = (3i32) as u8;
+                                        let vec35 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr35 = vec35.as_ptr().cast::<u8>();
+                                        let len35 = vec35.len();
+                                        ::core::mem::forget(vec35);
+                                        *ptr25
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len35;
+                                        *ptr25
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>() = ptr35.cast_mut();
+                                    }
+                                }
+                            }
+                        };
+                        ptr25
+                    }
+                }
+                #[doc(hidden)]
+                #[allow(non_snake_case)]
+                pub unsafe fn __post_return_write<T_: Guest>(arg0: *mut u8) {
+                    unsafe {
+                        let l0 = i32::from(*arg0.add(0).cast::<u8>());
+                        match l0 {
+                            0 => {
+                                let l1 = *arg0
+                                    .add(::core::mem::size_of::<*const u8>())
+                                    .cast::<*mut u8>();
+                                let l2 = *arg0
+                                    .add(2 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>();
+                                let base6 = l1;
+                                let len6 = l2;
+                                for i in 0..len6 {
+                                    let base = base6
+                                        .add(i * (3 * ::core::mem::size_of::<*const u8>()));
+                                    {
+                                        let l3 = i32::from(*base.add(0).cast::<u8>());
+                                        match l3 {
+                                            0 => {}
+                                            _ => {
+                                                let l4 = *base
+                                                    .add(::core::mem::size_of::<*const u8>())
+                                                    .cast::<*mut u8>();
+                                                let l5 = *base
+                                                    .add(2 * ::core::mem::size_of::<*const u8>())
+                                                    .cast::<usize>();
+                                                _rt::cabi_dealloc(l4, l5, 1);
+                                            }
+                                        }
+                                    }
+                                }
+                                _rt::cabi_dealloc(
+                                    base6,
+                                    len6 * (3 * ::core::mem::size_of::<*const u8>()),
+                                    ::core::mem::size_of::<*const u8>(),
+                                );
+                                let l7 = *arg0
+                                    .add(4 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<*mut u8>();
+                                let l8 = *arg0
+                                    .add(5 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>();
+                                let base11 = l7;
+                                let len11 = l8;
+                                for i in 0..len11 {
+                                    let base = base11
+                                        .add(i * (24 + 2 * ::core::mem::size_of::<*const u8>()));
+                                    {
+                                        let l9 = *base.add(0).cast::<*mut u8>();
+                                        let l10 = *base
+                                            .add(::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        _rt::cabi_dealloc(l9, l10, 1);
+                                    }
+                                }
+                                _rt::cabi_dealloc(
+                                    base11,
+                                    len11 * (24 + 2 * ::core::mem::size_of::<*const u8>()),
+                                    8,
+                                );
+                            }
+                            _ => {
+                                let l12 = i32::from(
+                                    *arg0.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                );
+                                match l12 {
+                                    0 => {
+                                        let l13 = *arg0
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>();
+                                        let l14 = *arg0
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        _rt::cabi_dealloc(l13, l14, 1);
+                                    }
+                                    1 => {
+                                        let l15 = *arg0
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>();
+                                        let l16 = *arg0
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        _rt::cabi_dealloc(l15, l16, 1);
+                                    }
+                                    2 => {
+                                        let l17 = *arg0
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>();
+                                        let l18 = *arg0
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        _rt::cabi_dealloc(l17, l18, 1);
+                                    }
+                                    _ => {
+                                        let l19 = *arg0
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>();
+                                        let l20 = *arg0
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        _rt::cabi_dealloc(l19, l20, 1);
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+                pub trait Guest {
+                    #[allow(async_fn_in_trait)]
+                    fn write(generation: Generation) -> Result<Prompts, Error>;
+                }
+                #[doc(hidden)]
+                #[macro_export]
+                macro_rules! __export_rlhost_plugin_teacher_prompts_1_0_0_cabi {
+                    ($ty:ident with_types_in $($path_to_types:tt)*) => {
+                        const _ : () = { #[unsafe (export_name =
+                        "rlhost:plugin/teacher-prompts@1.0.0#write")] unsafe extern "C"
+                        fn export_write(arg0 : i64, arg1 : i64, arg2 : * mut u8, arg3 :
+                        usize, arg4 : * mut u8, arg5 : usize, arg6 : * mut u8, arg7 :
+                        usize, arg8 : * mut u8, arg9 : usize, arg10 : * mut u8, arg11 :
+                        usize, arg12 : * mut u8, arg13 : usize,) -> * mut u8 { unsafe {
+                        $($path_to_types)*:: _export_write_cabi::<$ty > (arg0, arg1,
+                        arg2, arg3, arg4, arg5, arg6, arg7, arg8, arg9, arg10, arg11,
+                        arg12, arg13) } } #[unsafe (export_name =
+                        "cabi_post_rlhost:plugin/teacher-prompts@1.0.0#write")] unsafe
+                        extern "C" fn _post_return_write(arg0 : * mut u8,) { unsafe {
+                        $($path_to_types)*:: __post_return_write::<$ty > (arg0) } } };
+                    };
+                }
+                #[doc(hidden)]
+                pub use __export_rlhost_plugin_teacher_prompts_1_0_0_cabi;
+                #[cfg_attr(target_pointer_width = "64", repr(align(8)))]
+                #[cfg_attr(target_pointer_width = "32", repr(align(4)))]
+                struct _RetArea(
+                    [::core::mem::MaybeUninit<
+                        u8,
+                    >; 6 * ::core::mem::size_of::<*const u8>()],
+                );
+                static mut _RET_AREA: _RetArea = _RetArea(
+                    [::core::mem::MaybeUninit::uninit(); 6
+                        * ::core::mem::size_of::<*const u8>()],
+                );
+            }
             /// Episodes of several turns: a game, tools, a user, a code runner.
             ///
             /// The host owns the tokens. What the model reads and wrote is never decoded and encoded again: a reply's messages are rendered as
@@ -5938,6 +6526,9 @@ macro_rules! __export_everything_impl {
         exports::rlhost::plugin::pairing::__export_rlhost_plugin_pairing_1_0_0_cabi!($ty
         with_types_in $($path_to_types_root)*:: exports::rlhost::plugin::pairing);
         $($path_to_types_root)*::
+        exports::rlhost::plugin::teacher_prompts::__export_rlhost_plugin_teacher_prompts_1_0_0_cabi!($ty
+        with_types_in $($path_to_types_root)*::
+        exports::rlhost::plugin::teacher_prompts); $($path_to_types_root)*::
         exports::rlhost::plugin::environment::__export_rlhost_plugin_environment_1_0_0_cabi!($ty
         with_types_in $($path_to_types_root)*:: exports::rlhost::plugin::environment);
         $($path_to_types_root)*::
@@ -5946,85 +6537,92 @@ macro_rules! __export_everything_impl {
         : () = { #[rustfmt::skip] #[cfg(target_arch = "wasm32")] #[unsafe (link_section =
         "component-type:wit-bindgen:0.60.0:rlhost:sdk:everything:imports and exports")]
         #[doc(hidden)] #[allow(clippy::octal_escapes)] pub static
-        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 3190] = *
+        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 3497] = *
         b"\
-\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xf5\x17\x01A\x02\x01\
-A\x1f\x01B\x04\x01m\x04\x05debug\x04info\x04warn\x05error\x04\0\x05level\x03\0\0\
-\x01@\x02\x05level\x01\x07messages\x01\0\x04\0\x03log\x01\x02\x03\0\x18rlhost:pl\
-ugin/host@1.0.0\x05\0\x01B\x0c\x01o\x02ss\x01p\0\x01p}\x01r\x05\x06methods\x03ur\
-ls\x07headers\x01\x04body\x02\x0atimeout-msy\x04\0\x07request\x03\0\x03\x01r\x03\
-\x06status{\x07headers\x01\x04body\x02\x04\0\x08response\x03\0\x05\x01p\x04\x01j\
-\x01\x06\x01s\x01p\x08\x01@\x01\x08requests\x07\0\x09\x04\0\x05fetch\x01\x0a\x03\
-\0\x18rlhost:plugin/http@1.0.0\x05\x01\x01B\x0b\x01m\x04\x0bout-of-time\x0dout-o\
-f-memory\x07trapped\x07refused\x04\0\x07failure\x03\0\0\x01j\x01y\x01\x01\x01@\x01\
-\x09memory-mby\0\x02\x04\0\x04open\x01\x03\x04\0\x0bopen-keeper\x01\x03\x01j\x01\
-s\x01\x01\x01@\x03\x04celly\x07messages\x0atimeout-msy\0\x04\x04\0\x03ask\x01\x05\
-\x01@\x01\x04celly\x01\0\x04\0\x05close\x01\x06\x03\0\x19rlhost:plugin/cells@1.0\
-.0\x05\x02\x01B\x17\x01q\x04\x06config\x01s\0\x05input\x01s\0\x0bunsupported\x01\
-s\0\x08internal\x01s\0\x04\0\x05error\x03\0\0\x01m\x04\x04mean\x03sum\x03min\x03\
-max\x04\0\x09reduction\x03\0\x02\x01r\x04\x04names\x05valueu\x06weightu\x09reduc\
-tion\x03\x04\0\x06metric\x03\0\x04\x01m\x06\x05token\x0cprompt-token\x04turn\x08\
-sequence\x05group\x0bmicro-batch\x04\0\x04unit\x03\0\x06\x01pv\x01py\x01r\x04\x04\
-names\x04unit\x07\x06values\x08\x07missing\x09\x04\0\x06column\x03\0\x0a\x01r\x03\
-\x08sequencey\x05starty\x03endy\x04\0\x04turn\x03\0\x0c\x01r\x04\x05itemsy\x06to\
-kensw\x0dprompt-tokensw\x15max-completion-lengthy\x04\0\x05scale\x03\0\x0e\x01p\x0d\
-\x01p}\x01p\x0b\x01r\x09\x04stepw\x04seedw\x06groups\x09\x06tokens\x09\x0dprompt\
--tokens\x09\x05turns\x10\x04mask\x11\x07columns\x12\x05scale\x0f\x04\0\x05batch\x03\
-\0\x13\x01r\x02\x04names\x06weightv\x04\0\x0fweighted-reward\x03\0\x15\x03\0\x19\
-rlhost:plugin/types@1.0.0\x05\x03\x02\x03\0\x03\x05error\x01B\x0a\x02\x03\x02\x01\
-\x04\x04\0\x05error\x03\0\0\x01ps\x01r\x06\x04names\x07versions\x0bdescriptions\x0d\
-config-schemas\x05needs\x02\x09stateless\x7f\x04\0\x04info\x03\0\x03\x01@\0\0\x04\
-\x04\0\x08describe\x01\x05\x01j\0\x01\x01\x01@\x01\x06configs\0\x06\x04\0\x09con\
-figure\x01\x07\x04\0\x1arlhost:plugin/plugin@1.0.0\x05\x05\x01B\x09\x02\x03\x02\x01\
-\x04\x04\0\x05error\x03\0\0\x01p}\x01j\x01\x02\x01\x01\x01@\0\0\x03\x04\0\x08sna\
-pshot\x01\x04\x01j\0\x01\x01\x01@\x02\x08snapshot\x02\x0awritten-bys\0\x05\x04\0\
-\x07restore\x01\x06\x04\0\x19rlhost:plugin/state@1.0.0\x05\x06\x01B\x04\x01o\x02\
-su\x01p\0\x01@\x02\x04stepw\x07metrics\x01\x01\0\x04\0\x07observe\x01\x02\x04\0\x1c\
-rlhost:plugin/observer@1.0.0\x05\x07\x02\x03\0\x03\x06metric\x01B\x14\x02\x03\x02\
-\x01\x04\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x08\x04\0\x06metric\x03\0\x02\x01\
-ps\x01r\x02\x04names\x06values\x04\x04\0\x06column\x03\0\x05\x01p\x06\x01py\x01p\
-\x7f\x01r\x09\x04stepw\x04seedw\x07prompts\x04\x07columns\x07\x09prompt-of\x08\x0b\
-completions\x04\x08finished\x09\x07offsets\x08\x09token-ids\x08\x04\0\x05batch\x03\
-\0\x0a\x01kv\x01p\x0c\x01p\x03\x01r\x02\x07rewards\x0d\x07metrics\x0e\x04\0\x06s\
-cores\x03\0\x0f\x01j\x01\x10\x01\x01\x01@\x01\x05batch\x0b\0\x11\x04\0\x05score\x01\
-\x12\x04\0\x1arlhost:plugin/reward@1.0.0\x05\x09\x02\x03\0\x03\x06column\x02\x03\
-\0\x03\x05batch\x01B\x19\x02\x03\x02\x01\x04\x04\0\x05error\x03\0\0\x02\x03\x02\x01\
-\x08\x04\0\x06metric\x03\0\x02\x02\x03\x02\x01\x0a\x04\0\x06column\x03\0\x04\x02\
-\x03\x02\x01\x0b\x04\0\x05batch\x03\0\x06\x01m\x03\x06policy\x07dataset\x06eithe\
-r\x04\0\x06source\x03\0\x08\x01m\x02\x0bcompletions\x05pairs\x04\0\x05shape\x03\0\
-\x0a\x01ps\x01r\x03\x06source\x09\x05shape\x0b\x09estimates\x0c\x04\0\x04data\x03\
-\0\x0d\x01p\x05\x01p\x03\x01r\x03\x04lossu\x0bderivatives\x0f\x07metrics\x10\x04\
-\0\x08gradient\x03\0\x11\x01j\x01\x0e\x01\x01\x01@\0\0\x13\x04\0\x0ddescribe-dat\
-a\x01\x14\x01j\x01\x12\x01\x01\x01@\x01\x05batch\x07\0\x15\x04\0\x04loss\x01\x16\
-\x04\0\x1drlhost:plugin/algorithm@1.0.0\x05\x0c\x02\x03\0\x03\x0fweighted-reward\
-\x01B\x12\x02\x03\x02\x01\x04\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x08\x04\0\x06\
-metric\x03\0\x02\x02\x03\x02\x01\x0a\x04\0\x06column\x03\0\x04\x02\x03\x02\x01\x0b\
-\x04\0\x05batch\x03\0\x06\x02\x03\x02\x01\x0d\x04\0\x0fweighted-reward\x03\0\x08\
-\x01p\x05\x01p\x03\x01r\x02\x07columns\x0a\x07metrics\x0b\x04\0\x09estimates\x03\
-\0\x0c\x01p\x09\x01j\x01\x0d\x01\x01\x01@\x02\x0ageneration\x07\x07rewards\x0e\0\
-\x0f\x04\0\x08estimate\x01\x10\x04\0\x1drlhost:plugin/estimator@1.0.0\x05\x0e\x01\
-B\x12\x02\x03\x02\x01\x04\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x08\x04\0\x06me\
-tric\x03\0\x02\x02\x03\x02\x01\x0b\x04\0\x05batch\x03\0\x04\x02\x03\x02\x01\x0d\x04\
-\0\x0fweighted-reward\x03\0\x06\x01r\x02\x06choseny\x08rejectedy\x04\0\x04pair\x03\
-\0\x08\x01p\x09\x01p\x03\x01r\x02\x05pairs\x0a\x07metrics\x0b\x04\0\x06choice\x03\
-\0\x0c\x01p\x07\x01j\x01\x0d\x01\x01\x01@\x02\x0ageneration\x05\x07rewards\x0e\0\
-\x0f\x04\0\x06choose\x01\x10\x04\0\x1brlhost:plugin/pairing@1.0.0\x05\x0f\x01B)\x02\
+\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xa8\x1a\x01A\x02\x01\
+A!\x01B\x04\x01m\x04\x05debug\x04info\x04warn\x05error\x04\0\x05level\x03\0\0\x01\
+@\x02\x05level\x01\x07messages\x01\0\x04\0\x03log\x01\x02\x03\0\x18rlhost:plugin\
+/host@1.0.0\x05\0\x01B\x0c\x01o\x02ss\x01p\0\x01p}\x01r\x05\x06methods\x03urls\x07\
+headers\x01\x04body\x02\x0atimeout-msy\x04\0\x07request\x03\0\x03\x01r\x03\x06st\
+atus{\x07headers\x01\x04body\x02\x04\0\x08response\x03\0\x05\x01p\x04\x01j\x01\x06\
+\x01s\x01p\x08\x01@\x01\x08requests\x07\0\x09\x04\0\x05fetch\x01\x0a\x03\0\x18rl\
+host:plugin/http@1.0.0\x05\x01\x01B\x0b\x01m\x04\x0bout-of-time\x0dout-of-memory\
+\x07trapped\x07refused\x04\0\x07failure\x03\0\0\x01j\x01y\x01\x01\x01@\x01\x09me\
+mory-mby\0\x02\x04\0\x04open\x01\x03\x04\0\x0bopen-keeper\x01\x03\x01j\x01s\x01\x01\
+\x01@\x03\x04celly\x07messages\x0atimeout-msy\0\x04\x04\0\x03ask\x01\x05\x01@\x01\
+\x04celly\x01\0\x04\0\x05close\x01\x06\x03\0\x19rlhost:plugin/cells@1.0.0\x05\x02\
+\x01B\x17\x01q\x04\x06config\x01s\0\x05input\x01s\0\x0bunsupported\x01s\0\x08int\
+ernal\x01s\0\x04\0\x05error\x03\0\0\x01m\x04\x04mean\x03sum\x03min\x03max\x04\0\x09\
+reduction\x03\0\x02\x01r\x04\x04names\x05valueu\x06weightu\x09reduction\x03\x04\0\
+\x06metric\x03\0\x04\x01m\x06\x05token\x0cprompt-token\x04turn\x08sequence\x05gr\
+oup\x0bmicro-batch\x04\0\x04unit\x03\0\x06\x01pv\x01py\x01r\x04\x04names\x04unit\
+\x07\x06values\x08\x07missing\x09\x04\0\x06column\x03\0\x0a\x01r\x03\x08sequence\
+y\x05starty\x03endy\x04\0\x04turn\x03\0\x0c\x01r\x04\x05itemsy\x06tokensw\x0dpro\
+mpt-tokensw\x15max-completion-lengthy\x04\0\x05scale\x03\0\x0e\x01p\x0d\x01p}\x01\
+p\x0b\x01r\x09\x04stepw\x04seedw\x06groups\x09\x06tokens\x09\x0dprompt-tokens\x09\
+\x05turns\x10\x04mask\x11\x07columns\x12\x05scale\x0f\x04\0\x05batch\x03\0\x13\x01\
+r\x02\x04names\x06weightv\x04\0\x0fweighted-reward\x03\0\x15\x03\0\x19rlhost:plu\
+gin/types@1.0.0\x05\x03\x02\x03\0\x03\x05error\x01B\x0a\x02\x03\x02\x01\x04\x04\0\
+\x05error\x03\0\0\x01ps\x01r\x06\x04names\x07versions\x0bdescriptions\x0dconfig-\
+schemas\x05needs\x02\x09stateless\x7f\x04\0\x04info\x03\0\x03\x01@\0\0\x04\x04\0\
+\x08describe\x01\x05\x01j\0\x01\x01\x01@\x01\x06configs\0\x06\x04\0\x09configure\
+\x01\x07\x04\0\x1arlhost:plugin/plugin@1.0.0\x05\x05\x01B\x09\x02\x03\x02\x01\x04\
+\x04\0\x05error\x03\0\0\x01p}\x01j\x01\x02\x01\x01\x01@\0\0\x03\x04\0\x08snapsho\
+t\x01\x04\x01j\0\x01\x01\x01@\x02\x08snapshot\x02\x0awritten-bys\0\x05\x04\0\x07\
+restore\x01\x06\x04\0\x19rlhost:plugin/state@1.0.0\x05\x06\x01B\x04\x01o\x02su\x01\
+p\0\x01@\x02\x04stepw\x07metrics\x01\x01\0\x04\0\x07observe\x01\x02\x04\0\x1crlh\
+ost:plugin/observer@1.0.0\x05\x07\x02\x03\0\x03\x06metric\x01B\x14\x02\x03\x02\x01\
+\x04\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x08\x04\0\x06metric\x03\0\x02\x01ps\x01\
+r\x02\x04names\x06values\x04\x04\0\x06column\x03\0\x05\x01p\x06\x01py\x01p\x7f\x01\
+r\x09\x04stepw\x04seedw\x07prompts\x04\x07columns\x07\x09prompt-of\x08\x0bcomple\
+tions\x04\x08finished\x09\x07offsets\x08\x09token-ids\x08\x04\0\x05batch\x03\0\x0a\
+\x01kv\x01p\x0c\x01p\x03\x01r\x02\x07rewards\x0d\x07metrics\x0e\x04\0\x06scores\x03\
+\0\x0f\x01j\x01\x10\x01\x01\x01@\x01\x05batch\x0b\0\x11\x04\0\x05score\x01\x12\x04\
+\0\x1arlhost:plugin/reward@1.0.0\x05\x09\x02\x03\0\x03\x06column\x02\x03\0\x03\x05\
+batch\x01B\x19\x02\x03\x02\x01\x04\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x08\x04\
+\0\x06metric\x03\0\x02\x02\x03\x02\x01\x0a\x04\0\x06column\x03\0\x04\x02\x03\x02\
+\x01\x0b\x04\0\x05batch\x03\0\x06\x01m\x03\x06policy\x07dataset\x06either\x04\0\x06\
+source\x03\0\x08\x01m\x02\x0bcompletions\x05pairs\x04\0\x05shape\x03\0\x0a\x01ps\
+\x01r\x03\x06source\x09\x05shape\x0b\x09estimates\x0c\x04\0\x04data\x03\0\x0d\x01\
+p\x05\x01p\x03\x01r\x03\x04lossu\x0bderivatives\x0f\x07metrics\x10\x04\0\x08grad\
+ient\x03\0\x11\x01j\x01\x0e\x01\x01\x01@\0\0\x13\x04\0\x0ddescribe-data\x01\x14\x01\
+j\x01\x12\x01\x01\x01@\x01\x05batch\x07\0\x15\x04\0\x04loss\x01\x16\x04\0\x1drlh\
+ost:plugin/algorithm@1.0.0\x05\x0c\x02\x03\0\x03\x0fweighted-reward\x01B\x12\x02\
 \x03\x02\x01\x04\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x08\x04\0\x06metric\x03\0\
-\x02\x01ks\x01r\x04\x04roles\x07contents\x04name\x04\x0ctool-call-id\x04\x04\0\x07\
-message\x03\0\x05\x01r\x03\x04names\x0bdescriptions\x0aparameterss\x04\0\x04tool\
-\x03\0\x07\x01p\x06\x01o\x02ss\x01p\x0a\x01r\x04\x07episodew\x04seedw\x06prompt\x09\
-\x07columns\x0b\x04\0\x05start\x03\0\x0c\x01k\x09\x01p\x08\x01r\x02\x06prompt\x0e\
-\x05tools\x0f\x04\0\x07opening\x03\0\x10\x01r\x03\x02ids\x04names\x09argumentss\x04\
-\0\x04call\x03\0\x12\x01p\x13\x01r\x04\x07episodew\x04texts\x05calls\x14\x08fini\
-shed\x7f\x04\0\x04turn\x03\0\x15\x01kv\x01r\x03\x08messages\x09\x04done\x7f\x06r\
-eward\x17\x04\0\x05reply\x03\0\x18\x01p\x0d\x01p\x11\x01j\x01\x1b\x01\x01\x01@\x01\
-\x06starts\x1a\0\x1c\x04\0\x05begin\x01\x1d\x01p\x16\x01p\x19\x01j\x01\x1f\x01\x01\
-\x01@\x01\x05turns\x1e\0\x20\x04\0\x04step\x01!\x01pw\x01p\x03\x01j\x01#\x01\x01\
-\x01@\x01\x08episodes\"\0$\x04\0\x06finish\x01%\x04\0\x1frlhost:plugin/environme\
-nt@1.0.0\x05\x10\x01B\x02\x01@\x01\x07messages\0s\x04\0\x06answer\x01\0\x04\0\x1a\
-rlhost:plugin/inside@1.0.0\x05\x11\x04\0\x15rlhost:sdk/everything\x04\0\x0b\x10\x01\
-\0\x0aeverything\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-componen\
-t\x070.254.2\x10wit-bindgen-rust\x060.60.0";
+\x02\x02\x03\x02\x01\x0a\x04\0\x06column\x03\0\x04\x02\x03\x02\x01\x0b\x04\0\x05\
+batch\x03\0\x06\x02\x03\x02\x01\x0d\x04\0\x0fweighted-reward\x03\0\x08\x01p\x05\x01\
+p\x03\x01r\x02\x07columns\x0a\x07metrics\x0b\x04\0\x09estimates\x03\0\x0c\x01p\x09\
+\x01j\x01\x0d\x01\x01\x01@\x02\x0ageneration\x07\x07rewards\x0e\0\x0f\x04\0\x08e\
+stimate\x01\x10\x04\0\x1drlhost:plugin/estimator@1.0.0\x05\x0e\x01B\x12\x02\x03\x02\
+\x01\x04\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x08\x04\0\x06metric\x03\0\x02\x02\
+\x03\x02\x01\x0b\x04\0\x05batch\x03\0\x04\x02\x03\x02\x01\x0d\x04\0\x0fweighted-\
+reward\x03\0\x06\x01r\x02\x06choseny\x08rejectedy\x04\0\x04pair\x03\0\x08\x01p\x09\
+\x01p\x03\x01r\x02\x05pairs\x0a\x07metrics\x0b\x04\0\x06choice\x03\0\x0c\x01p\x07\
+\x01j\x01\x0d\x01\x01\x01@\x02\x0ageneration\x05\x07rewards\x0e\0\x0f\x04\0\x06c\
+hoose\x01\x10\x04\0\x1brlhost:plugin/pairing@1.0.0\x05\x0f\x01B\x16\x02\x03\x02\x01\
+\x04\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x08\x04\0\x06metric\x03\0\x02\x01ps\x01\
+r\x02\x04names\x06values\x04\x04\0\x06column\x03\0\x05\x01p\x06\x01py\x01p\x7f\x01\
+kv\x01p\x0a\x01r\x08\x04stepw\x04seedw\x09questions\x04\x07columns\x07\x09prompt\
+-of\x08\x0bcompletions\x04\x08finished\x09\x07rewards\x0b\x04\0\x0ageneration\x03\
+\0\x0c\x01ks\x01p\x0e\x01p\x03\x01r\x03\x09questions\x0f\x0amax-lengthy\x07metri\
+cs\x10\x04\0\x07prompts\x03\0\x11\x01j\x01\x12\x01\x01\x01@\x01\x0ageneration\x0d\
+\0\x13\x04\0\x05write\x01\x14\x04\0#rlhost:plugin/teacher-prompts@1.0.0\x05\x10\x01\
+B)\x02\x03\x02\x01\x04\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x08\x04\0\x06metri\
+c\x03\0\x02\x01ks\x01r\x04\x04roles\x07contents\x04name\x04\x0ctool-call-id\x04\x04\
+\0\x07message\x03\0\x05\x01r\x03\x04names\x0bdescriptions\x0aparameterss\x04\0\x04\
+tool\x03\0\x07\x01p\x06\x01o\x02ss\x01p\x0a\x01r\x04\x07episodew\x04seedw\x06pro\
+mpt\x09\x07columns\x0b\x04\0\x05start\x03\0\x0c\x01k\x09\x01p\x08\x01r\x02\x06pr\
+ompt\x0e\x05tools\x0f\x04\0\x07opening\x03\0\x10\x01r\x03\x02ids\x04names\x09arg\
+umentss\x04\0\x04call\x03\0\x12\x01p\x13\x01r\x04\x07episodew\x04texts\x05calls\x14\
+\x08finished\x7f\x04\0\x04turn\x03\0\x15\x01kv\x01r\x03\x08messages\x09\x04done\x7f\
+\x06reward\x17\x04\0\x05reply\x03\0\x18\x01p\x0d\x01p\x11\x01j\x01\x1b\x01\x01\x01\
+@\x01\x06starts\x1a\0\x1c\x04\0\x05begin\x01\x1d\x01p\x16\x01p\x19\x01j\x01\x1f\x01\
+\x01\x01@\x01\x05turns\x1e\0\x20\x04\0\x04step\x01!\x01pw\x01p\x03\x01j\x01#\x01\
+\x01\x01@\x01\x08episodes\"\0$\x04\0\x06finish\x01%\x04\0\x1frlhost:plugin/envir\
+onment@1.0.0\x05\x11\x01B\x02\x01@\x01\x07messages\0s\x04\0\x06answer\x01\0\x04\0\
+\x1arlhost:plugin/inside@1.0.0\x05\x12\x04\0\x15rlhost:sdk/everything\x04\0\x0b\x10\
+\x01\0\x0aeverything\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-comp\
+onent\x070.254.2\x10wit-bindgen-rust\x060.60.0";
         };
     };
 }

@@ -24,6 +24,7 @@ pub mod sections {
     pub const ALGORITHM: &[u8] = include_bytes!("algorithm.component-type");
     pub const ESTIMATOR: &[u8] = include_bytes!("estimator.component-type");
     pub const PAIRING: &[u8] = include_bytes!("pairing.component-type");
+    pub const TEACHER_PROMPTS: &[u8] = include_bytes!("teacher-prompts.component-type");
     pub const ENVIRONMENT: &[u8] = include_bytes!("environment.component-type");
     pub const INSIDE: &[u8] = include_bytes!("inside.component-type");
 }

@@ -1,22 +1,10 @@
 //! Self-distillation fine-tuning (Shenfeld et al. 2026, arXiv 2601.19897): on its own completions, the policy learns the output distributions
 //! of a teacher that is the same model, but reads what the policy is not told. Names and defaults are those of TRL's `SDFTTrainer`.
 
-use rlhost_plugin_sdk::algorithm::{Algorithm, Batch, Data, Defaults, Gradient, Needs, Source, Unit};
-use rlhost_plugin_sdk::columns::{LOGP, OLD_LOGP, TEACHER_LOGP, teacher_divergence, teacher_divergence_of_top};
+use rlhost_plugin_sdk::algorithm::{Algorithm, Batch, Data, DefaultTeacher, Defaults, Gradient, Needs, Source, Unit};
 use rlhost_plugin_sdk::config::UpperBound;
+use rlhost_plugin_sdk::distillation::{DistillationMode, TeacherComparison};
 use rlhost_plugin_sdk::prelude::*;
-
-/// What is compared at each token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum DistillationMode {
-    /// The log-probabilities of the sampled tokens, by a policy gradient for the reverse divergence.
-    SampledToken,
-    /// Distributions over the whole vocabulary.
-    FullLogits,
-    /// Distributions over the policy's likeliest tokens.
-    TopkLogits,
-}
 
 /// Settings of self-distillation.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -54,16 +42,14 @@ impl Default for SdftSettings {
 }
 
 impl SdftSettings {
-    /// Returns the column with the divergence; none if sampled tokens are compared.
-    fn divergence(&self) -> Option<String> {
-        match self.distillation_mode {
-            DistillationMode::SampledToken => None,
-            DistillationMode::FullLogits => Some(teacher_divergence(self.distillation_alpha)),
-            DistillationMode::TopkLogits => Some(teacher_divergence_of_top(
-                self.distillation_alpha,
-                self.distillation_topk as usize,
-                self.distillation_add_tail,
-            )),
+    /// Returns how the policy is compared with the teacher.
+    fn compared(&self) -> TeacherComparison {
+        TeacherComparison {
+            mode: self.distillation_mode,
+            alpha: self.distillation_alpha,
+            top: self.distillation_topk,
+            with_rest: self.distillation_add_tail,
+            max_ratio: self.distillation_is_clip.value(),
         }
     }
 }
@@ -73,23 +59,19 @@ pub struct Sdft {
     settings: SdftSettings,
 }
 
-impl Sdft {
-    /// Returns the weight of a token's divergence, which is constant in the derivatives.
-    fn ratio(&self, logp: f32, old: f32) -> f64 {
-        let most = self.settings.distillation_is_clip.value();
-        most.map_or(1.0, |most| f64::from(logp - old).clamp(-20.0, 20.0).exp().min(most))
-    }
-}
-
 impl Algorithm for Sdft {
     type Config = SdftSettings;
     const DESCRIPTION: &'static str = "Self-distillation fine-tuning (SDFT): the divergence from the model itself, told more";
     /// TRL's, which has eight completions of a prompt.
-    const DEFAULTS: Defaults = Defaults { max_completion_length: Some(256), ..Defaults::NO_AUX_LOSS };
+    const DEFAULTS: Defaults = Defaults {
+        max_completion_length: Some(256),
+        teacher_model_kind: Some(DefaultTeacher::Base),
+        teacher_prompt_template: Some("{prompt}\n\n{privileged_context}"),
+        ..Defaults::NO_AUX_LOSS
+    };
 
     fn needs(settings: &SdftSettings) -> Needs {
-        let own = settings.divergence().map_or(Needs::TEACHER_LOGP, |column| Needs::column(&column));
-        own | Needs::LOGP | Needs::OLD_LOGP | Needs::ENTROPY
+        settings.compared().needs() | Needs::ENTROPY
     }
 
     /// Learns from each token alike, so a generation is neither scored nor estimated.
@@ -98,41 +80,30 @@ impl Algorithm for Sdft {
     }
 
     fn new(settings: SdftSettings) -> Result<Self, Error> {
-        match settings.distillation_mode {
-            DistillationMode::SampledToken if settings.distillation_alpha != 1.0 => {
-                let detail =
-                    "distillation_alpha must be 1 with distillation_mode sampled_token, which estimates the reverse divergence";
-                Err(Error::Config(detail.into()))
-            }
-            _ => Ok(Self { settings }),
-        }
+        settings.compared().check()?;
+        Ok(Self { settings })
     }
 
     fn loss(&mut self, batch: &Batch) -> Result<Gradient, Error> {
         let entropy = batch.values("entropy", Unit::Token)?;
         let entropy = Metric::mean_of("entropy", batch.counted().map(|i| f64::from(entropy[i])));
-        let (logp, old) = (batch.values(LOGP, Unit::Token)?, batch.values(OLD_LOGP, Unit::Token)?);
-        let column = self.settings.divergence();
-        let read = batch.values(column.as_deref().unwrap_or(TEACHER_LOGP), Unit::Token)?;
+        let compared = self.settings.compared();
+        let tokens = compared.tokens(batch)?;
         let (mut loss, mut slopes, mut distances) = (0.0, batch.zeros(Unit::Token), Vec::new());
-        for tokens in batch.sequences() {
-            let first = tokens.start.saturating_add(self.settings.num_loss_tokens_to_skip as usize);
-            let learned: Vec<usize> = (first..tokens.end).filter(|&i| batch.mask[i] == 1).collect();
+        for of_sequence in batch.sequences() {
+            let first = of_sequence.start.saturating_add(self.settings.num_loss_tokens_to_skip as usize);
+            let learned: Vec<usize> = (first..of_sequence.end).filter(|&i| batch.mask[i] == 1).collect();
             // The mean over a sequence's tokens, then over the step's sequences.
             let weight = 1.0 / (learned.len().max(1) as f64 * f64::from(batch.scale.items.max(1)));
             for i in learned {
-                let ratio = self.ratio(logp[i], old[i]);
-                let distance = if column.is_some() { f64::from(read[i]) } else { f64::from(logp[i] - read[i]) };
-                // A sampled token's term is its distance, which is constant, times its log-probability.
-                let (term, slope) = if column.is_some() { (distance, 1.0) } else { (distance * f64::from(logp[i]), distance) };
-                loss += weight * ratio * term;
-                slopes[i] = (weight * ratio * slope) as f32;
-                distances.push(distance);
+                loss += weight * tokens[i].loss;
+                slopes[i] = (weight * tokens[i].slope) as f32;
+                distances.push(tokens[i].distance);
             }
         }
         let divergence = Metric::mean_of("divergence", distances);
-        let by = column.as_deref().unwrap_or(LOGP);
-        Ok(Gradient::new(loss).with_derivatives(by, Unit::Token, slopes).with_metrics(entropy.into_iter().chain(divergence)))
+        let gradient = Gradient::new(loss).with_derivatives(&compared.column(), Unit::Token, slopes);
+        Ok(gradient.with_metrics(entropy.into_iter().chain(divergence)))
     }
 }
 
@@ -143,6 +114,7 @@ mod tests {
     use super::*;
     use rlhost_plugin_sdk::algorithm::testing::batch;
     use rlhost_plugin_sdk::algorithm::{Column, Scale};
+    use rlhost_plugin_sdk::columns::{LOGP, OLD_LOGP, TEACHER_LOGP};
     use rlhost_plugin_sdk::config::NoBound;
 
     const LOGPS: [f32; 5] = [-1.0, -2.0, -9.0, -0.5, -1.5];

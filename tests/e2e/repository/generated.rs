@@ -9,8 +9,8 @@ use wit_parser::{PackageId, Resolve};
 
 /// The interfaces that a plugin may export, each of which has a section of its own. What a plugin imports is in a section of the
 /// bindings.
-const EXPORTED: [&str; 9] =
-    ["plugin", "state", "observer", "reward", "algorithm", "estimator", "pairing", "environment", "inside"];
+const EXPORTED: [&str; 10] =
+    ["plugin", "state", "observer", "reward", "algorithm", "estimator", "pairing", "teacher-prompts", "environment", "inside"];
 
 fn sdk() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugin-sdk")
@@ -107,6 +107,7 @@ fn a_plugins_sections_make_a_component_of_its_interfaces_alone() {
         ("rloo", &[], &["algorithm", "estimator", "plugin"]),
         ("grpo", &["host"], &["algorithm", "estimator", "observer", "plugin", "state"]),
         ("dpo", &[], &["algorithm", "plugin"]),
+        ("sdpo", &[], &["algorithm", "estimator", "plugin", "teacher-prompts"]),
         ("online_dpo", &[], &["algorithm", "pairing", "plugin"]),
         ("kto", &[], &["algorithm", "plugin"]),
         ("reward_model", &[], &["algorithm", "plugin"]),

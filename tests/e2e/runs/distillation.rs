@@ -335,10 +335,31 @@ fn a_model_learns_what_it_would_write_if_it_were_told_more() {
     let (whole, top) = (first("whole", &["--distillation-mode", "full_logits"]), first("top", &["--distillation-topk", "300"]));
     assert!((whole.0 - top.0).abs() < 1e-5 * whole.0 && (whole.1 - top.1).abs() < 1e-4 * whole.1, "{whole:?} {top:?}");
     // At the first step, the model that the run starts with is the policy.
-    assert_eq!(first("base", &[]), first("as-live", &["--teacher-model-kind", "live"]));
+    for kind in ["live", "ema"] {
+        assert_eq!(first(&format!("before-{kind}"), &[]), first(&format!("as-{kind}"), &["--teacher-model-kind", kind]));
+    }
     assert_ne!(first("untold", &["--teacher-prompt-template", "{prompt}\n\n"]).0, first("again", &[]).0);
     let by_tokens = ["--distillation-mode", "sampled_token", "--distillation-alpha", "1"];
     assert!(first("sampled", &by_tokens).1 > 0.0 && place.figure("sampled", "divergence")[0] != 0.0);
+    // An average that takes all of the policy is the policy, and one that takes nothing the model that the run starts with.
+    let losses = |run: &str, more: &[&str]| {
+        place.run(&told(run, &[&["--max-steps", "4", "--learning-rate", "0.01"], more].concat())).succeeded();
+        place.figure(run, "loss")
+    };
+    let average = |run: &str, rate: &str, more: &[&str]| {
+        losses(run, &[&["--teacher-model-kind", "ema", "--teacher-update-rate", rate], more].concat())
+    };
+    let later = ["--num-iterations", "2", "--steps-per-generation", "2"];
+    for (name, more) in [("wholly", &[][..]), ("by-tokens", &[&by_tokens[..], &later].concat()), ("over", &["--lora-r", "4"])] {
+        let run = |kind: &str| losses(&format!("{name}-{kind}"), &[&["--teacher-model-kind", kind], more].concat());
+        let (base, live) = (run("base"), run("live"));
+        assert!(base != live, "{name}");
+        let close = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-6 * a.abs().max(1.0));
+        let (all, none) = (average(&format!("{name}-all"), "1", more), average(&format!("{name}-none"), "0", more));
+        assert!(close(&all, &live) && close(&none, &base), "{name}: {all:?} {live:?} {none:?} {base:?}");
+        let each_third = average(&format!("{name}-third"), "1", &[more, &["--teacher-sync-steps", "3"]].concat());
+        assert!(close(&each_third[..3], &base[..3]) && each_third[3] != base[3], "{name}: {each_third:?}");
+    }
 }
 
 #[test]
@@ -385,9 +406,11 @@ fn self_distillation_resumes_to_the_bit_with_the_model_that_it_started_with() {
         ("live", &["--teacher-model-kind", "live"]),
         ("adapter", &["--lora-r", "4"]),
         ("sampled", &["--distillation-mode", "sampled_token", "--distillation-alpha", "1"]),
+        ("average", &["--teacher-model-kind", "ema", "--teacher-update-rate", "0.5"]),
+        ("averaged-adapter", &["--teacher-model-kind", "ema", "--teacher-update-rate", "0.5", "--lora-r", "4"]),
     ] {
         place.run(&told(run, &[&steps[..], more].concat())).succeeded();
-        let file = if run == "adapter" { "adapter_model.safetensors" } else { "model.safetensors" };
+        let file = if run.contains("adapter") { "adapter_model.safetensors" } else { "model.safetensors" };
         place.assert_resumes(run, 1, 4, file);
         place.assert_resumes(run, 3, 4, file);
     }
@@ -403,10 +426,9 @@ fn what_a_teacher_can_not_be_told_is_refused_by_name() {
     };
     refused(&["--teacher-prompt-template", "{prompt} {hint}"], "there is no column \"hint\"");
     refused(&["--teacher-prompt-template", "{prompt"], "teacher_prompt_template");
-    refused(&["--teacher-model", tiny()], "teacher_model_kind: is base, the model that the run starts with");
+    let base = ["--teacher-model-kind", "base", "--teacher-model", tiny()];
+    refused(&base, "teacher_model_kind: is base, the model that the run starts with");
     refused(&["--distillation-mode", "sampled_token"], "distillation_alpha must be 1");
-    let live = ["--teacher-model-kind", "live", "--distillation-mode", "sampled_token", "--distillation-alpha", "1"];
-    refused(&live, "teacher_model_kind: is live, which compares whole distributions");
     refused(&["--distillation-topk", "0"], "distillation_topk");
     refused(&["--distillation-is-clip", "-1"], "distillation_is_clip");
     refused(&["--algorithm", "distillation"], "`rlhost sdft` trains with sdft");

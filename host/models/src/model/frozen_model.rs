@@ -93,18 +93,27 @@ impl FrozenModel {
         let theirs: HashMap<String, &Tensor> = other.named().into_iter().collect();
         // A mixture needs more digits than bf16 has; on a device it is rounded.
         let wide = |t: &Tensor| if t.device().is_cpu() { ops::cast(t, DType::F32) } else { Ok(t.clone()) };
-        let weights = self.decoder.weights.map(|name, own| match theirs.get(&name) {
+        self.map(|name, own| match theirs.get(&name) {
+            // Both share what is not trained.
+            Some(new) if new.id() == own.id() => Ok(own.clone()),
             Some(new) => Ok(ops::interpolate(&wide(own)?, new, alpha)?),
             None => Err(Error::Weights { path: name.into(), detail: "the two models have different parameters".into() }),
-        })?;
+        })
+    }
+
+    /// Returns the model with each parameter mapped by `f`, which gets its name.
+    ///
+    /// # Errors
+    /// If `f` fails.
+    pub fn map(&self, f: impl FnMut(String, &Tensor) -> Result<Tensor>) -> Result<Self> {
+        let weights = self.decoder.weights.map(f)?;
         Ok(Self { decoder: Decoder { weights, ..self.decoder.clone() } })
     }
 
     /// Copies the model to host memory. Weights that are already in host memory are shared and never change.
     pub fn on_host(&self) -> Result<Self> {
         let host = |t: &Tensor| if t.device().is_cpu() { Ok(t.clone()) } else { ops::on_host(t) };
-        let weights = self.decoder.weights.map(|_, t| host(t))?;
-        Ok(Self { decoder: Decoder { weights, ..self.decoder.clone() } })
+        self.map(|_, t| Ok(host(t)?))
     }
 
     /// Returns the parameters, for saving.

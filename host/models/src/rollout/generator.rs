@@ -46,6 +46,9 @@ pub struct Rollout {
     /// The prompt that the rollout continues, if not the row's.
     #[serde(default)]
     pub opening: Option<Vec<u32>>,
+    /// The prompt that a teacher reads before the completion, if the algorithm wrote one.
+    #[serde(default)]
+    pub teacher_prompt: Option<Vec<u32>>,
     /// The rollout's branches.
     #[serde(default)]
     pub branches: Vec<Branch>,

@@ -4,7 +4,7 @@ use super::super::function::ExportedFunction;
 use super::super::plugin_instance::CallResult;
 use super::sent_batch::SentBatch;
 use crate::columns;
-use crate::contract::{algorithm, estimator, pairing, types};
+use crate::contract::{algorithm, estimator, pairing, teacher_prompts, types};
 use crate::sandbox::Sandbox;
 use crate::world::PACKAGE;
 use types::WeightedReward;
@@ -48,6 +48,26 @@ pub(crate) trait AlgorithmInterface: Send + Sync {
     ) -> ConversionResult<PreparedCall<'a, pairing::Choice>>;
 
     fn loss<'a>(&'a self, sent: &'a SentBatch<'a>) -> ConversionResult<PreparedCall<'a, algorithm::Gradient>>;
+
+    /// Returns the function that writes what a teacher reads, if the algorithm exports it.
+    fn teacher_prompts(&self) -> Option<TeacherPromptsExport> {
+        None
+    }
+}
+
+/// The function of an algorithm that writes what a teacher reads.
+#[derive(Clone, Copy)]
+pub(crate) struct TeacherPromptsExport(ExportedFunction);
+
+impl TeacherPromptsExport {
+    pub(super) fn write(
+        self,
+        store: &mut Store<Sandbox>,
+        linked: &Linked,
+        generation: &teacher_prompts::Generation,
+    ) -> CallResult<teacher_prompts::Prompts> {
+        self.0.ask(store, linked, (generation,))
+    }
 }
 
 /// Functions of version 1.0.
@@ -56,6 +76,7 @@ pub(crate) struct CurrentAlgorithm {
     loss: ExportedFunction,
     estimate: Option<ExportedFunction>,
     choose: Option<ExportedFunction>,
+    teacher_prompts: Option<TeacherPromptsExport>,
 }
 
 impl CurrentAlgorithm {
@@ -66,6 +87,7 @@ impl CurrentAlgorithm {
             loss: find("algorithm", "loss")?,
             estimate: find("estimator", "estimate"),
             choose: find("pairing", "choose"),
+            teacher_prompts: find("teacher-prompts", "write").map(TeacherPromptsExport),
         })
     }
 }
@@ -99,5 +121,9 @@ impl AlgorithmInterface for CurrentAlgorithm {
 
     fn loss<'a>(&'a self, sent: &'a SentBatch<'a>) -> ConversionResult<PreparedCall<'a, algorithm::Gradient>> {
         Ok(Box::new(move |store, linked| Ok(self.loss.ask(store, linked, (sent,))?.map(Ok))))
+    }
+
+    fn teacher_prompts(&self) -> Option<TeacherPromptsExport> {
+        self.teacher_prompts
     }
 }

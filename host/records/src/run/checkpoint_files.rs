@@ -33,6 +33,7 @@ impl<'a> CheckpointFiles<'a> {
     pub const ROLLOUTS: &'static str = "rollouts.safetensors";
     const OPTIMIZER: &'static str = "optimizer.safetensors";
     const REFERENCE: &'static str = "reference.safetensors";
+    const TEACHER: &'static str = "teacher.safetensors";
     const CRITIC: &'static str = "critic.safetensors";
     const VALUE_MODEL: &'static str = "value_model";
     const REPLACED: &'static str = "replaced";
@@ -147,6 +148,11 @@ impl<'a> CheckpointFiles<'a> {
     /// Returns the path of the reference model, if it has changed since the start of the run.
     pub fn reference(self) -> PathBuf {
         self.folder().join(Self::REFERENCE)
+    }
+
+    /// Returns the path of what a teacher that averages the policy has otherwise than the model that the run starts with.
+    pub fn teacher(self) -> PathBuf {
+        self.folder().join(Self::TEACHER)
     }
 
     /// Returns the path of a critic's head on the policy.

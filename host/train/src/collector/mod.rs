@@ -22,6 +22,7 @@ mod sequences;
 pub(super) mod servers;
 mod setup;
 mod source;
+mod teacher_prompts;
 mod teacher_record;
 mod teacher_server;
 mod totals;

@@ -1,19 +1,19 @@
 //! The reference model computes log-probabilities of completions, in each generation or once in advance, and may follow the policy; a
 //! teacher computes them each time.
 
-use super::Collector;
 use super::compared_models::{ComparedModels, Teacher};
 use super::source::RunHome;
 use super::teacher_record::TeacherRecord;
+use super::{CollectionContext, Collector};
 use crate::Result;
 use crate::activity::{Activity, ProgressTask, ProgressUnit};
 use crate::dataset::Prompt;
 use crate::experience::Experience;
 use crate::model::PolicyModel;
 use crate::packed_completions::PromptReader;
-use crate::plugin::NeededInputs;
 use crate::plugin::columns::{REF_LOGP, TEACHER_LOGP};
 use crate::policy_progress::PolicyProgress;
+use crate::shared_model::SharedModel;
 use crate::step_metrics::StepMetrics;
 use std::sync::Arc;
 
@@ -47,14 +47,22 @@ impl Collector {
     }
 
     /// Adds log-probabilities under the teacher, if an algorithm needs them. Returns whether it did.
-    pub(super) fn add_teacher_logp(&self, e: &mut Experience, needs: &NeededInputs) -> Result<bool> {
-        let Some(teacher) = self.compared.teacher.as_ref().filter(|_| needs.has(TEACHER_LOGP)) else { return Ok(false) };
+    pub(super) fn add_teacher_logp(&self, e: &mut Experience, with: &CollectionContext<'_>) -> Result<bool> {
+        if !with.plugins.needs().has(TEACHER_LOGP) {
+            return Ok(false);
+        }
+        let moving = with.learner.moving_teacher().map(SharedModel::new);
+        let model = match (&self.compared.teacher, &moving) {
+            (Some(Teacher::Model(model)), _) => Some(&**model),
+            (_, moving) => moving.as_ref(),
+        };
         let _task = ProgressTask::new(Activity::Teacher);
-        let logp = match teacher {
-            Teacher::Model(model) => self.scored_by(model, PromptReader::Teacher, e)?,
-            Teacher::Servers(server) => {
+        let logp = match (&self.compared.teacher, model) {
+            (_, Some(model)) => self.scored_by(model, PromptReader::Teacher, e)?,
+            (Some(Teacher::Servers(server)), None) => {
                 self.world.concat("a teacher's column", server.logp(e, e.rows(self.world.share(e.prompts.len())))?)?
             }
+            _ => return Ok(false),
         };
         e.columns.set_per_token(TEACHER_LOGP, Some(logp));
         Ok(true)

@@ -21,6 +21,7 @@ impl SequenceSource for PolicySequences {
         with: &mut CollectionContext<'_>,
     ) -> Result<(Experience, StepMetrics)> {
         let (mut experience, mut figures) = collector.roll_out_and_score(prompts, generation, with)?;
+        figures.merge(collector.write_teacher_prompts(&mut experience, with)?);
         figures.merge(collector.compute_columns(&mut experience, with)?);
         Ok((experience, figures))
     }
@@ -64,7 +65,7 @@ impl SequenceSource for DatasetSequences {
         with: &mut CollectionContext<'_>,
     ) -> Result<(Experience, StepMetrics)> {
         let (mut experience, mut figures) = collector.take_answers(prompts, with.at, with.plugins.needs_mismatched())?;
-        if collector.add_teacher_logp(&mut experience, with.plugins.needs())? {
+        if collector.add_teacher_logp(&mut experience, with)? {
             figures.lap("teacher");
         }
         Ok((experience, figures))

@@ -5,6 +5,7 @@ mod columns;
 mod combined_collectives;
 mod critic;
 mod forward;
+mod moving_teacher;
 mod packing;
 mod teaching;
 mod training_state;
@@ -12,6 +13,7 @@ mod training_state;
 pub(super) use critic::{CRITIC_PREFIX, Critic, InitialCritic};
 /// Prefix of the policy's errors and metrics, which is empty.
 pub(super) const POLICY_PREFIX: &str = "";
+pub(super) use moving_teacher::{MovingTeacher, PolicyAverage};
 pub(super) use packing::batches_of;
 pub(super) use training_state::LearningRates;
 
@@ -37,6 +39,7 @@ use crate::ops::dropout::mixed_bits;
 use crate::optim::OptimizerSettings;
 use crate::plugin::columns::{
     LOGP, MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, PROMPT_LOGP, REF_LOGP, SAMPLING_LOGP, SEQUENCE_VALUE,
+    TEACHER_LOGP,
 };
 use crate::plugin::{Column, MicroBatchLoss, NeededInputs, Unit};
 use candle_core::{DType, Tensor};
@@ -112,7 +115,9 @@ pub(super) struct Learner {
     policy: PolicyModel,
     trained: TrainingState,
     critic: Option<Critic>,
+    /// A teacher that stays as it is.
     teacher: Option<Rc<SharedModel>>,
+    moving_teacher: Option<MovingTeacher>,
 }
 
 impl Learner {
@@ -127,15 +132,15 @@ impl Learner {
         sharding: &mut Sharding,
     ) -> Result<Self> {
         let trained = TrainingState::new(POLICY_PREFIX, &policy, optimizer, sharding)?;
-        Ok(Self { world, batching, plan, policy, trained, critic, teacher: None })
+        Ok(Self { world, batching, plan, policy, trained, critic, teacher: None, moving_teacher: None })
     }
 
     /// Adds a teacher that the policy's predictions are compared with, if there is one.
-    pub(super) fn with_teacher(self, teacher: Option<Rc<SharedModel>>) -> Self {
-        Self { teacher, ..self }
+    pub(super) fn with_teacher(self, teacher: Option<Rc<SharedModel>>, moving_teacher: Option<MovingTeacher>) -> Self {
+        Self { teacher, moving_teacher, ..self }
     }
 
-    /// Returns the teacher, if there is one.
+    /// Returns the teacher that stays as it is, if there is one.
     pub(super) fn teacher(&self) -> Option<&SharedModel> {
         self.teacher.as_deref()
     }
@@ -293,8 +298,12 @@ impl Learner {
         figures.add_work(self.work(&packed));
         let not_repeated = PassCost { forward: -forward.known_work(), backward: 0.0 };
         figures.add_work(StepWork { activations: forward.kept_bytes(), passes: not_repeated, ..StepWork::default() });
-        let observed = forward.columns(&inputs.needs)?;
+        let mut observed = forward.columns(&inputs.needs)?;
         figures.lap("forward");
+        if let Some(logp) = self.moved_teacher_logp(micro_batch, &inputs.needs)? {
+            observed.set_per_token(TEACHER_LOGP, Some(logp));
+            figures.lap("teacher");
+        }
 
         let (gradient, of_algorithm) = self.loss(micro_batch, observed, inputs, plugins)?;
         let mut own = columns::metrics(micro_batch, &forward, inputs);

@@ -37,7 +37,7 @@ use crate::metrics::Metric;
 use crate::plugin::columns::MISMATCHED_LOGP;
 use crate::plugin::{
     AlgorithmPlugin, Assessment, Batch, DerivedMetricHint, EnvironmentPlugin, MicroBatchLoss, NeededInputs, Plugin, PluginState,
-    ScoredGeneration,
+    ScoredGeneration, TaughtGeneration, TeacherQuestions,
 };
 use std::rc::Rc;
 use std::sync::Arc;
@@ -174,6 +174,16 @@ impl RunPlugins {
         let (assessment, metrics) = self.algorithm.assess(&generation)?;
         self.swaps.saw_generation(generation);
         Ok((assessment, from_plugin(metrics)))
+    }
+
+    /// Returns whether the algorithm writes what a teacher reads.
+    pub(super) fn writes_teacher_prompts(&self) -> bool {
+        self.algorithm.writes_teacher_prompts()
+    }
+
+    /// Returns what a teacher reads before completions in place of their questions, if the algorithm writes it.
+    pub(super) fn teacher_questions(&mut self, generation: TaughtGeneration) -> Result<Option<TeacherQuestions>> {
+        Ok(self.algorithm.teacher_questions(generation)?)
     }
 
     /// Returns the loss of a batch with its derivatives, and the algorithm's metrics of these rows.

@@ -26,6 +26,13 @@ pub(super) fn check(config: &RunConfig, plugins: &LoadedPlugins, ranks: usize) -
         );
         return Err(Error::setting("learn_from", detail));
     }
+    if config.has_episodes() && plugins.writes_teacher_prompts() {
+        let detail = format!(
+            "{} writes what a teacher reads, for completions of a prompt; leave environments and agents out",
+            config.algorithm
+        );
+        return Err(Error::setting("algorithm", detail));
+    }
     check_flow(config, plugins.flow, about.hints.smoothed)?;
     let (key, detail) = if !about.needs.has(MISMATCHED_LOGP) {
         return Ok(());

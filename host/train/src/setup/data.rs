@@ -41,7 +41,7 @@ pub(super) fn read(
     let (tokenizer, context) = (&opened.tokenizer, opened.context());
     let longest = config.max_text_length(context);
     let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
-    let messages = config.has_episodes() || plugins.read_messages();
+    let messages = config.has_episodes() || plugins.read_messages() || plugins.writes_teacher_prompts();
     let [packing, of_evaluations] = [config.packing, config.packs_evaluations()].map(|on| Packing::new(config, on, longest));
     let (packing, of_evaluations) = (packing?, of_evaluations?);
     let lengths = TokenCountBounds::from_tokenizer(tokenizer).map(Arc::new);

@@ -22,6 +22,17 @@ pub(super) fn of_algorithm(config: &mut RunConfig, has_pairs: bool, own: &Hinted
     }
 }
 
+/// Sets the defaults of an algorithm that learns from a teacher.
+pub(super) fn of_teacher(config: &mut RunConfig, own: &HintedDefaults) {
+    let is_named = config.teacher_model.is_some() || !config.teacher_server.is_empty();
+    if let Some(kind) = own.teacher_model_kind.filter(|_| !is_named && !config.named.contains("teacher_model_kind")) {
+        config.teacher_model_kind = kind;
+    }
+    if !config.named.contains("teacher_prompt_template") {
+        config.teacher_prompt_template = config.teacher_prompt_template.take().or_else(|| own.teacher_prompt_template.clone());
+    }
+}
+
 /// Returns the number of steps between evaluations. If it is not set and `eval_strategy` is `steps`, it is that between log rows, as in
 /// transformers. A resumed run that evaluated otherwise keeps doing so.
 ///
@@ -39,6 +50,7 @@ pub(super) fn eval_steps(config: &RunConfig, beginning: &StartMode) -> Result<Op
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::TeacherModelKind;
 
     #[test]
     fn an_algorithms_defaults_give_way_to_what_is_named() {
@@ -58,6 +70,21 @@ mod tests {
         assert_eq!(resolved(&plain, &HintedDefaults::default()), (Some(8), 1.0, 512));
         let named = ["temperature", "max_completion_length"].map(str::to_owned).into();
         assert_eq!(resolved(&RunConfig { named, num_generations: Some(8), ..plain }, &own), (Some(8), 1.0, 512));
+        let own = HintedDefaults {
+            teacher_model_kind: Some(TeacherModelKind::Ema),
+            teacher_prompt_template: Some("{prompt} {hint}".into()),
+            ..own
+        };
+        let taught = |mut config: RunConfig| {
+            of_teacher(&mut config, &own);
+            (config.teacher_model_kind, config.teacher_prompt_template)
+        };
+        let template = Some("{prompt} {hint}".to_owned());
+        assert_eq!(taught(RunConfig::default()), (TeacherModelKind::Ema, template.clone()));
+        let named = ["teacher_model_kind", "teacher_prompt_template"].map(str::to_owned).into();
+        assert_eq!(taught(RunConfig { named, ..RunConfig::default() }), (TeacherModelKind::Named, None));
+        let other = RunConfig { teacher_model: Some("other".into()), ..RunConfig::default() };
+        assert_eq!(taught(other), (TeacherModelKind::Named, template));
     }
 
     #[test]

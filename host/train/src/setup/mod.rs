@@ -367,6 +367,7 @@ fn models(
         reference = reference.map(|reference| reference.divided(reference::REFERENCE, &mut sharding)).transpose()?;
     }
     let teacher = opened.teacher.as_ref().map(|folder| teacher::open(folder, backend, &mut sharding)).transpose()?.map(Rc::new);
+    let moving_teacher = teacher::moving(config, plugins, &policy, beginning)?;
     let policy = policy.with_dropout(dropout).with_noise(noise(config, backend)?);
     backend.suggest_bf16(config.bf16, policy.weights().parameters());
     let (adapter, learns_samples) = (opened.lora.is_some(), plugins.flow.learns_samples());
@@ -396,7 +397,7 @@ fn models(
     let schedules = LearningRates { schedule, of_head };
     let (batching, optimizer) = (plan.batching.clone(), (optimizer, schedules));
     let learner = Learner::new(world.clone(), batching, plan.learner, policy, optimizer, critic, &mut sharding)?;
-    let learner = learner.with_teacher(teacher.clone());
+    let learner = learner.with_teacher(teacher.clone(), moving_teacher);
     Ok(RunModels { learner, reference, teacher, usual_rate, rates })
 }
 

@@ -68,7 +68,11 @@ pub(super) fn load(
     config.eval_steps = defaults::eval_steps(config, beginning)?;
     let Flow { generates, has_pairs, .. } = flow;
     if generates {
-        defaults::of_algorithm(config, has_pairs, &algorithm.info().hints.defaults);
+        let PluginInfo { hints, needs, .. } = algorithm.info();
+        defaults::of_algorithm(config, has_pairs, &hints.defaults);
+        if needs.has_teacher() {
+            defaults::of_teacher(config, &hints.defaults);
+        }
         config.check_generation(has_pairs, flow.has_scores, world.size())?;
     } else {
         config.check_no_generation()?;
@@ -336,6 +340,11 @@ impl LoadedPlugins {
     /// Returns the algorithm's description of itself.
     pub(super) fn info(&self) -> &PluginInfo {
         self.algorithm.info()
+    }
+
+    /// Returns whether the algorithm writes what a teacher reads.
+    pub(super) fn writes_teacher_prompts(&self) -> bool {
+        self.algorithm.writes_teacher_prompts()
     }
 
     /// Returns whether rewards read prompts as messages: reward models and scripts do.

@@ -6,11 +6,12 @@ use super::reference::NamedModel;
 use crate::collector::{Teacher, TeacherServers};
 use crate::config::{RunConfig, TeacherModelKind};
 use crate::dist::World;
-use crate::model::{ComputeBackend, FrozenModel, ModelFolder, WeightStorage};
+use crate::learner::{MovingTeacher, PolicyAverage};
+use crate::model::{ComputeBackend, FrozenModel, ModelFolder, PolicyModel, WeightStorage};
 use crate::ops::Capability;
 use crate::ops::quantized::QuantizationScheme;
 use crate::origin::StartMode;
-use crate::plugin::columns::TEACHER_LOGP;
+use crate::run::CheckpointFiles;
 use crate::sharding::Sharding;
 use crate::shared_model::SharedModel;
 use crate::{Error, Result, name_resolution};
@@ -47,7 +48,7 @@ pub(super) fn find(
 ) -> Result<Option<FoundTeacher>> {
     let needs = &plugins.info().needs;
     if !needs.has_teacher() && config.teacher_model_kind != TeacherModelKind::Named {
-        NamedModel::refuse_unused(KIND, "base or live", "teacher", config, beginning)?;
+        NamedModel::refuse_unused(KIND, "base, live or ema", "teacher", config, beginning)?;
         return Ok(None);
     }
     if let Some(template) = config.teacher_prompt_template.as_ref().filter(|_| !needs.has_teacher()) {
@@ -56,9 +57,15 @@ pub(super) fn find(
     if needs.divergence().is_some() {
         check_divergence(config, backend)?;
     }
-    if config.teacher_model_kind == TeacherModelKind::Live {
-        check_live(plugins)?;
-        return Ok(None);
+    let reads_others = config.has_teacher_prompts() || plugins.writes_teacher_prompts();
+    match config.teacher_model_kind {
+        TeacherModelKind::Live if !reads_others => {
+            let detail = "is live, the policy itself, which has nothing to teach unless it reads another prompt: set \
+                          teacher_prompt_template";
+            return Err(Error::setting(KIND, detail));
+        }
+        TeacherModelKind::Live | TeacherModelKind::Ema => return Ok(None),
+        TeacherModelKind::Named | TeacherModelKind::Base => {}
     }
     if let Some(given) = config.teacher_server.first() {
         check_server(config, plugins, given, beginning)?;
@@ -118,18 +125,6 @@ fn check_divergence(config: &RunConfig, backend: &ComputeBackend) -> Result<()> 
     Ok(())
 }
 
-/// Checks that an algorithm can learn from the policy itself.
-fn check_live(plugins: &LoadedPlugins) -> Result<()> {
-    match plugins.info().needs.has(TEACHER_LOGP) {
-        true => {
-            let detail = "is live, which compares whole distributions; with these settings the algorithm learns from the sampled tokens' \
-                          log-probabilities: set base, or name the teacher with teacher_model";
-            Err(Error::setting(KIND, detail))
-        }
-        false => Ok(()),
-    }
-}
-
 /// Returns a teacher's folder, whose weights are held as configured.
 fn held(config: &RunConfig, backend: &ComputeBackend, folder: ModelFolder) -> Result<ModelFolder> {
     let (scheme, key) = match (config.teacher_load_in_8bit, config.teacher_load_in_4bit) {
@@ -179,6 +174,35 @@ pub(super) fn scoring(model: Option<Rc<SharedModel>>, config: &RunConfig, plugin
     let servers = TeacherServers::connect(config.teacher_servers(), config.rollout_timeout())?;
     servers.describe().for_each(|teacher| tracing::info!("teacher: {teacher}"));
     Ok(Some(Teacher::Servers(servers)))
+}
+
+/// Returns the teacher that moves with the policy, if the algorithm learns from one. An average continues from the checkpoint that the run
+/// starts from, if that has one.
+///
+/// # Errors
+/// If the average can't be read or made.
+pub(super) fn moving(
+    config: &RunConfig,
+    plugins: &LoadedPlugins,
+    policy: &PolicyModel,
+    beginning: &StartMode,
+) -> Result<Option<MovingTeacher>> {
+    if !plugins.info().needs.has_teacher() {
+        return Ok(None);
+    }
+    match config.teacher_model_kind {
+        TeacherModelKind::Named | TeacherModelKind::Base => Ok(None),
+        TeacherModelKind::Live => Ok(Some(MovingTeacher::Live)),
+        TeacherModelKind::Ema => {
+            let begun = PolicyAverage::new(policy, config.teacher_update_rate, config.teacher_sync_steps)?;
+            let file = beginning.origin().map(|origin| CheckpointFiles::find(&origin.checkpoint).teacher());
+            let average = match file.filter(|file| file.exists()) {
+                Some(file) => begun.restored(&file)?,
+                None => begun,
+            };
+            Ok(Some(MovingTeacher::Average(average)))
+        }
+    }
 }
 
 /// Reads the teacher in this folder.

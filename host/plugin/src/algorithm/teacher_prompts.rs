@@ -1,0 +1,78 @@
+//! What a teacher reads before completions, as an algorithm writes it once they are scored.
+
+use super::{AlgorithmPlugin, ODD};
+use crate::contract::teacher_prompts;
+use crate::loaded_plugin::PluginCall;
+use crate::{Metric, Result};
+
+/// A scored generation as an algorithm sees it that writes what a teacher reads.
+pub use crate::contract::teacher_prompts::Generation as TaughtGeneration;
+
+/// A column of the dataset as such an algorithm sees it.
+pub use crate::contract::teacher_prompts::Column as TaughtColumn;
+
+/// Maximum length of a question, in bytes.
+const LONGEST_QUESTION: usize = 1 << 20;
+
+/// The checked questions that a teacher reads.
+#[derive(Clone, Debug, Default)]
+pub struct TeacherQuestions {
+    /// One entry per completion; none where the teacher reads the policy's prompt.
+    pub questions: Vec<Option<String>>,
+    /// Maximum number of tokens of a prompt with such a question, if there is one.
+    pub max_length: Option<usize>,
+    /// Metrics to log.
+    pub metrics: Vec<Metric>,
+}
+
+impl AlgorithmPlugin {
+    /// Returns whether the algorithm writes what a teacher reads.
+    pub fn writes_teacher_prompts(&self) -> bool {
+        self.with_loss().teacher_prompts().is_some()
+    }
+
+    /// Returns what a teacher reads before the completions of a generation in place of their questions; `None` if the algorithm does not
+    /// write it.
+    ///
+    /// # Errors
+    /// If the call fails, or its answer does not fit the generation.
+    pub fn teacher_questions(&mut self, mut generation: TaughtGeneration) -> Result<Option<TeacherQuestions>> {
+        let Some(export) = self.with_loss().teacher_prompts() else { return Ok(None) };
+        let (at, of) = (PluginCall::with_step("write", generation.step), self.metrics_of());
+        let seed = self.plugin.seed().wrapping_add(generation.seed).wrapping_mul(ODD).wrapping_add(generation.step);
+        generation.seed = seed;
+        let ask = |store: &mut _, linked: &_| export.write(store, linked, &generation);
+        let plugin = self.plugin.loss_plugin_mut();
+        let given = plugin.call(at, ask)?;
+        let same = |again: teacher_prompts::Prompts| again.questions == given.questions && again.max_length == given.max_length;
+        if !plugin.answer_again(at, false, ask).is_none_or(same) {
+            return Err(plugin.not_stateless(at, "the questions for the teacher differ"));
+        }
+        let metrics = plugin.checked_metrics(of, given.metrics).map_err(|detail| self.wrong(at, detail))?;
+        check(&given.questions, generation.completions.len()).map_err(|detail| self.wrong(at, detail))?;
+        let max_length = Some(given.max_length as usize).filter(|most| *most > 0);
+        Ok(Some(TeacherQuestions { questions: given.questions, max_length, metrics }))
+    }
+}
+
+/// Rejects questions whose number is not that of the completions, or that are too long.
+fn check(questions: &[Option<String>], completions: usize) -> std::result::Result<(), String> {
+    if questions.len() != completions {
+        return Err(format!("returned {} questions for {completions} completions", questions.len()));
+    }
+    let long = questions.iter().position(|question| question.as_ref().is_some_and(|text| text.len() > LONGEST_QUESTION));
+    long.map_or(Ok(()), |at| Err(format!("returned a question of more than {} MiB for completion {at}", LONGEST_QUESTION >> 20)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_that_do_not_fit_completions_are_refused() {
+        let short = Some("2 + 2?".to_owned());
+        assert_eq!(check(&[short.clone(), None], 2), Ok(()));
+        assert!(check(&[short.clone()], 2).unwrap_err().contains("1 questions for 2 completions"));
+        assert!(check(&[short, Some("?".repeat(LONGEST_QUESTION + 1))], 2).unwrap_err().contains("for completion 1"));
+    }
+}
