@@ -235,6 +235,37 @@ def taught(made, checks: Checks) -> None:
     checks.close("by the entropy", found["entropy"], [-0.25, -0.25, 0.0])
 
 
+def prompted(made, checks: Checks) -> None:
+    """A loss may write what its teacher reads."""
+    instance = opened(made, "hindsight.py", None, {"threshold": 0.5})
+    checks.same("what it needs", sorted(instance.call("plugin", "describe").needs), ["has_teacher_prompt", "teacher_divergence/1"])
+    data = instance.call("algorithm", "describe-data")
+    checks.same("where it learns from", (data.source, data.shape, list(data.estimates)), ("policy", "completions", []))
+
+    def generation(rewards: list, columns: dict):
+        made = [record(name=name, values=[json.dumps(value) for value in values]) for name, values in columns.items()]
+        given = {"prompt-of": [0, 0, 1], "completions": ["3", "2", "5"], "finished": [True] * 3, "rewards": rewards}
+        return record(step=4, seed=1, questions=["1 + 1?", "2 + 2?"], columns=made, **given)
+
+    answer = instance.call("teacher-prompts", "write", generation([0.0, 0.75, None], {"answer": [2, 4]}))
+    expected = ["1 + 1?\n'3' is wrong: it is 2.", None, "2 + 2?\n'5' is wrong: it is 4."]
+    checks.same("its questions", (list(answer.questions), getattr(answer, "max-length")), (expected, 0))
+    checks.same("its metric", [(m.name, m.value) for m in answer.metrics], [("hindsight/failed", 2 / 3)])
+    write = lambda: instance.call("teacher-prompts", "write", generation([0.0] * 3, {"hint": [2, 4]}))
+    checks.fails("a missing column", write, "input: teacher_prompts takes answer, which is no column of the dataset; it has: hint")
+    columns = {"teacher_divergence/1": ("token", [0.5, 1.0, 3.0]), "has_teacher_prompt": ("sequence", [1.0, 0.0])}
+    loss = instance.call("algorithm", "loss", batch_of(columns, [0, 2, 3], [0, 2], [1, 1, 1]))
+    checks.close("its loss", [loss.loss], [0.5])
+    for returned, says in (("'a'", "returned str, not a list"), ("['a']", "returned 1 questions for 3"), ("[None, 7, None]", "returned int for completion 1")):
+        source = f"def teacher_prompts(questions):\n    return {returned}\ndef loss(reverse_kl):\n    return reverse_kl\n"
+        wrong = component.Instance(*made)
+        wrong.call("plugin", "configure", json.dumps({"script": {"name": "a.py", "source": source}, "settings": {}}))
+        checks.fails(says, lambda: wrong.call("teacher-prompts", "write", generation([0.0] * 3, {})), says)
+    none = opened(made, "distilled.py", None)
+    answer = none.call("teacher-prompts", "write", generation([0.0] * 3, {}))
+    checks.same("without such a function", list(answer.questions), [None] * 3)
+
+
 def alone(made, checks: Checks) -> None:
     """A loss without advantages of its own gets the usual ones."""
     source = "from rlhost import exp\ndef loss(logp, old_logp, advantage):\n    return -exp(logp - old_logp) * advantage\n"
@@ -271,7 +302,7 @@ def main(path: str) -> int:
     engine = component.engine()
     made = engine, component.compiled(engine, Path(path))[0]
     checks = Checks()
-    for check in (inspected, environments, advantages, losses, taught, alone):
+    for check in (inspected, environments, advantages, losses, taught, prompted, alone):
         check(made, checks)
     for failed in checks.failed:
         print(f"FAILED {failed}")

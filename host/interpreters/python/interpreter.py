@@ -14,9 +14,10 @@ from rlhost_interpreter.calls import AnswerError, BatchError, Call
 from rlhost_interpreter.environments import EpisodeError
 from rlhost_interpreter.guard import GUARD, plain
 from rlhost_interpreter.printing import Lines
+from rlhost_interpreter.prompting import Prompting
 from rlhost_interpreter.scripts import ScriptError
 from wit_world import exports
-from wit_world.exports import algorithm, environment, estimator
+from wit_world.exports import algorithm, environment, estimator, teacher_prompts
 from wit_world.exports.plugin import Info
 from wit_world.exports.reward import Batch, Scores
 from wit_world.exports.script import ExtraColumn, Function, Kind, ModuleFile
@@ -50,6 +51,7 @@ class Running:
     # What calls go to: of a reward a `Call`, of an environment itself, of a loss a `Loss`; and of advantages, or of a loss with them.
     call = None
     estimating: Estimating | None = None
+    prompting: Prompting | None = None
 
     @classmethod
     def load(cls, name: str, source: str, modules: dict[str, str]) -> scripts.Script:
@@ -58,7 +60,7 @@ class Running:
             sys.stdout = Lines(lambda line: host.log(host.Level.INFO, line))
             sys.stderr = Lines(lambda line: host.log(host.Level.WARN, line))
         if cls.script is None or not cls.script.is_of(name, source, modules):
-            cls.script = cls.function = cls.call = cls.estimating = None
+            cls.script = cls.function = cls.call = cls.estimating = cls.prompting = None
             try:
                 cls.script = scripts.Script(name, source, modules)
             except ScriptError as error:
@@ -73,7 +75,7 @@ class Running:
     def configure(cls, script: scripts.Script, name: str | None, settings: dict) -> None:
         function = script.function(name) if name else script.only()
         given = function.settings_of(settings, script.name)
-        cls.function, cls.call, cls.estimating = function, None, None
+        cls.function, cls.call, cls.estimating, cls.prompting = function, None, None, None
         if function.kind == "reward":
             cls.call = Call(script, function, given)
         elif function.kind == "environment":
@@ -87,6 +89,9 @@ class Running:
             if function.kind == "loss":
                 own = {key: value for key, value in given.items() if key in function.signature.settings}
                 cls.call = Loss(function.call, function.name, function.estimates, own)
+            if function.prompting:
+                own = {key: value for key, value in given.items() if key in function.prompted.settings}
+                cls.prompting = Prompting(function.prompting, function.prompting.__name__, own)
 
     @classmethod
     def of(cls, kind: str):
@@ -230,13 +235,22 @@ class Estimator(exports.Estimator):
         return estimator.Estimates(columns_of(found), metrics_of(measured) + own)
 
 
+class TeacherPrompts(exports.TeacherPrompts):
+    def write(self, generation: teacher_prompts.Generation) -> teacher_prompts.Prompts:
+        if Running.prompting is None:
+            return teacher_prompts.Prompts([None] * len(generation.completions), 0, [])
+        with answering():
+            questions, measured = Running.prompting.write(generation)
+        return teacher_prompts.Prompts(questions, 0, metrics_of(measured))
+
+
 class Algorithm(exports.Algorithm):
     def describe_data(self) -> algorithm.Data:
         called = Running.of("loss")
         # A loss of completions with estimates needs what the policy generates; without them, the run decides. Pairs that the policy
         # generates would need a pairing, which a script can't have.
         pairs = called.signature.pairs
-        source = algorithm.Source.POLICY if Running.estimating else algorithm.Source.DATASET if pairs else algorithm.Source.EITHER
+        source = algorithm.Source.POLICY if Running.estimating or Running.prompting else algorithm.Source.DATASET if pairs else algorithm.Source.EITHER
         shape = algorithm.Shape.PAIRS if pairs else algorithm.Shape.COMPLETIONS
         return algorithm.Data(source, shape, Running.function.estimates)
 

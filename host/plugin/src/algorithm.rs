@@ -171,8 +171,12 @@ impl AlgorithmPlugin {
         let wrong = |detail: String| Error::Config { name: name.clone(), detail: printable(&detail, LONGEST_TEXT) };
         let interface = plugin.shared().exports.algorithm().map_err(|e| wrong(e.to_string()))?;
         let data = plugin.call(PluginCall::new("describe-data"), |store, linked| interface.data(store, linked))?;
-        checks::data(&data, interface.sees_generations()).map_err(wrong)?;
-        plugin.info().needs.check(Role::Algorithm, &data.estimates).map_err(wrong)?;
+        checks::data(&data, interface.sees_generations()).map_err(&wrong)?;
+        plugin.info().needs.check(Role::Algorithm, &data.estimates).map_err(&wrong)?;
+        if plugin.info().needs.has(columns::HAS_TEACHER_PROMPT) && interface.teacher_prompts().is_none() {
+            let detail = format!("it needs {:?}, but does not export teacher-prompts", columns::HAS_TEACHER_PROMPT);
+            return Err(wrong(detail));
+        }
         Ok(Self { plugin, interface, data, estimated: BTreeMap::new(), of_base: None })
     }
 

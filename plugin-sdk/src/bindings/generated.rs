@@ -4162,8 +4162,9 @@ pub mod exports {
                 );
             }
             /// Optional, for algorithms that learn from a teacher and from what the policy generates: what the teacher reads before each completion
-            /// in place of its question, such as the question with a solution or with what was wrong. Called once per generation, with the same
-            /// input on every rank, once the rewards are known and before `estimator`.
+            /// in place of its question, such as the question with a solution or with what was wrong. Called of plugins that need
+            /// `has_teacher_prompt`, for each generation or part of one, with the same input on every rank, once the rewards are known and before
+            /// `estimator`.
             #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
             pub mod teacher_prompts {
                 #[used]

@@ -90,6 +90,41 @@ fn a_conversations_last_question_is_replaced() {
 }
 
 #[test]
+fn a_script_may_write_what_the_teacher_reads() {
+    let place = place_of_prompts();
+    place.write(
+        "hindsight.py",
+        "def teacher_prompts(questions, completions, rewards, privileged_context, log_metric):\n    \
+             log_metric('hindsight/failed', sum(r == 0 for r in rewards))\n    \
+             texts = zip(questions, completions, rewards, privileged_context)\n    \
+             return [f'{q} Not {c!r}. {hint}' if r == 0 else None for q, c, r, hint in texts]\n\n\
+         def loss(reverse_kl, has_teacher_prompt):\n    return reverse_kl * has_teacher_prompt\n",
+    );
+    let base = ["--algorithm", "hindsight.py", "--plugin", "even.py", "--num-generations", "4", "--max-completion-length", "12"];
+    let run = |name: &str, more: &[&str]| {
+        let common = ["--logging-steps", "1", "--learning-rate", "0.003", "--dataset", "prompts.jsonl", "--output-dir", name];
+        let kind = ["--teacher-model-kind", "live", "--max-steps", "4"];
+        place.run(&[&base[..], &common, &kind, more].concat()).succeeded();
+    };
+    run("corrected", &["--num-iterations", "2", "--steps-per-generation", "2", "--save-steps", "1"]);
+    let failed = place.lines("corrected/metrics.jsonl").into_iter().filter_map(|row| row["hindsight/failed"].as_f64());
+    assert!(failed.sum::<f64>() > 0.0);
+    assert!(place.figure("corrected", "grad_norm").iter().all(|norm| *norm > 0.0));
+    place.assert_resumes("corrected", 1, 4, "model.safetensors");
+    // The same function without one of the texts that it needs, and one that returns something else.
+    for (source, expected) in [
+        ("def teacher_prompts(questions, hint):\n    return [None] * len(questions)\n", "takes hint, which is no column"),
+        ("def teacher_prompts(questions):\n    return [None]\n", "returned 1 questions for"),
+    ] {
+        place.write("hindsight.py", format!("{source}\ndef loss(reverse_kl):\n    return reverse_kl\n"));
+        let steps = ["--teacher-model-kind", "live", "--max-steps", "1", "--dataset", "prompts.jsonl", "--output-dir", "no"];
+        let outcome = place.run(&[&base[..], &steps].concat());
+        assert!(outcome.code == Some(1) && outcome.error().contains(expected), "{expected}: {}", outcome.stderr);
+        std::fs::remove_dir_all(place.path("no")).ok();
+    }
+}
+
+#[test]
 fn successes_of_all_ranks_are_found() {
     if !possible() {
         return;

@@ -10,7 +10,7 @@ from builtins import float, isinstance, len, str, sum, zip  # noqa: A004
 from .batches import DIFFERENTIATED, LOSS, EstimatorSignature, Generation, Learned, LossSignature
 from .columns import Column, derivatives
 from .guard import called
-from .loop import finish
+from .loop import awaited
 from .signatures import parameters_of
 
 # Columns that built-in losses read for each token.
@@ -63,7 +63,7 @@ class Estimator:
         given = self.settings | {name: value for name, value in inputs.items() if value is not None}
         random.seed(batch.seed)
         answer = called(self.function, **given)
-        answer = called(finish, answer) if inspect.isawaitable(answer) else answer
+        answer = awaited(answer) if inspect.isawaitable(answer) else answer
         found = answer if isinstance(answer, dict) else {"advantage": answer}
         undeclared = [name for name in found if name not in self.estimates]
         if undeclared:

@@ -11,6 +11,7 @@ GENERATION = {
     "teacher_logp": "token",
     "sampling_logp": "token",
     "old_value": "token",
+    "has_teacher_prompt": "sequence",
     "finished": "sequence",
     "turn_reward": "turn",
 }
@@ -32,6 +33,7 @@ LOSS = {
     "sequence_value": "sequence",
     "label": "sequence",
     "margin": "group",
+    "has_teacher_prompt": "sequence",
     "finished": "sequence",
 }
 # Divergences from the teacher, whose names in the contract are no identifiers.
@@ -167,6 +169,15 @@ class EstimatorSignature(Arguments):
 
     def needs(self) -> list[str]:
         return [name for name in GENERATION if name in self.taken]
+
+
+class PromptingSignature(Arguments):
+    """How `teacher_prompts` is called."""
+
+    INPUTS = ("questions", "completions", "rewards", "finished", "groups", "step", "log_metric")
+
+    def __init__(self, function):
+        super().__init__(function, self.INPUTS)
 
 
 class LossSignature(Arguments):

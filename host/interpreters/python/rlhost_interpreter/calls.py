@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 
 from .guard import OUTSIDE, called, plain
-from .loop import finish, together
+from .loop import awaited, together
 from .scripts import Function, Script, ScriptError
 from .signatures import BATCH_INPUTS
 
@@ -130,7 +130,7 @@ class Call:
         names = [n for n in make if n != "completion_ids" or signature.reads_ids] if signature.takes_rest else signature.taken
         given = self.settings | {name: make[name]() for name in names} | self._columns(rows)
         answer = called(self.function.call, **given)
-        return called(finish, answer) if inspect.isawaitable(answer) else answer
+        return awaited(answer) if inspect.isawaitable(answer) else answer
 
     def _by_row(self, batch, rows: Rows):
         make = {
@@ -149,7 +149,7 @@ class Call:
                 answers.append(call(**settings, **dict(zip(keys, values))) if settings else call(**dict(zip(keys, values))))
         self.row = None
         if answers and inspect.isawaitable(answers[0]):
-            return called(finish, together(answers))
+            return awaited(together(answers))
         return answers
 
     def _log_metric(self, name: str, value: float) -> None:

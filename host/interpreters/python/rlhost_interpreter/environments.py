@@ -7,7 +7,7 @@ import random
 import struct
 
 from .guard import called, plain
-from .loop import finish
+from .loop import awaited
 from .signatures import Arguments, SignatureError
 from .tools import Tool, ToolError, answers, methods
 
@@ -31,7 +31,7 @@ class Playing:
 def _answer(function, /, **named):
     """Calls a function of the script's, and waits if it is asynchronous."""
     value = called(function, **named)
-    return called(finish, value) if inspect.isawaitable(value) else value
+    return awaited(value) if inspect.isawaitable(value) else value
 
 
 def _f32(value: float) -> float:

@@ -1,7 +1,7 @@
 """Keeps what a script does to Python itself from what calls the script.
 
 A script may replace built-in functions and parts of the library. What its top level replaced is in force whenever the script runs; what a
-call replaced ends with the call. Code of the interpreter never sees either: between `enter` and `leave` it uses only what it has taken
+call replaced ends with the call, or, in modules that most calls don't need, before they are needed. Code of the interpreter never sees either: between `enter` and `leave` it uses only what it has taken
 references to, as `from builtins import zip` does.
 """
 
@@ -21,6 +21,12 @@ MODULES = (
 ).split()
 # Modules whose classes are only used when a script is configured.
 ONLY_FUNCTIONS = ("functools", "inspect", "operator", "os", "types")
+# Most calls need none of these: they run coroutines, show errors, and make snapshots. Looking at all that a script may have replaced in
+# them would take most of such a call's time.
+SELDOM = frozenset(
+    "asyncio asyncio.base_events asyncio.coroutines asyncio.events asyncio.futures asyncio.runners asyncio.tasks linecache pickle traceback "
+    "time weakref".split()
+)
 
 BUILTINS = builtins.__dict__
 MISSING = object()
@@ -30,6 +36,44 @@ LISTS = ("meta_path", "path_hooks")
 # References that stay what they are while a script runs.
 _dict_update, _dict_clear, _dict_copy = dict.update, dict.clear, dict.copy
 _set_attribute, _delete_attribute, _get_attribute = type.__setattr__, type.__delattr__, getattr
+
+
+class Kept:
+    """What modules and their classes had when the interpreter was ready."""
+
+    def __init__(self, modules: list):
+        classes = {}
+        for module in modules:
+            if module.__name__ in ONLY_FUNCTIONS:
+                continue
+            for value in module.__dict__.values():
+                # Those written in C can't be changed.
+                if isinstance(value, type) and value.__module__ == module.__name__ and value.__flags__ & (1 << 9):
+                    classes[value] = dict(value.__dict__)
+        self._modules = [(module.__dict__, dict(module.__dict__)) for module in modules]
+        self._classes = list(classes.items())
+
+    def changes(self) -> list[tuple]:
+        """Returns what is otherwise now: owner, name and value."""
+        found = []
+        for names, kept in self._modules:
+            if names != kept:
+                found += _changes(names, kept, names)
+        for owner, kept in self._classes:
+            if owner.__dict__ != kept:
+                found += _changes(owner, kept, owner.__dict__)
+        return found
+
+    def undo(self) -> None:
+        """Makes it what it was."""
+        for names, kept in self._modules:
+            if names != kept:
+                for owner, name, _ in _changes(names, kept, names):
+                    _put(owner, name, kept.get(name, MISSING))
+        for owner, kept in self._classes:
+            if owner.__dict__ != kept:
+                for _, name, _ in _changes(owner, kept, owner.__dict__):
+                    _put(owner, name, kept.get(name, MISSING))
 
 
 class Guard:
@@ -42,16 +86,10 @@ class Guard:
         """Takes the state that Python is in now for the one that a script's changes are undone to."""
         self._builtins = dict(BUILTINS)
         modules = [importlib.import_module(name) for name in MODULES]
-        classes = {}
-        for module in modules:
-            if module.__name__ in ONLY_FUNCTIONS:
-                continue
-            for value in module.__dict__.values():
-                # Those written in C can't be changed.
-                if isinstance(value, type) and value.__module__ == module.__name__ and value.__flags__ & (1 << 9):
-                    classes[value] = dict(value.__dict__)
-        self._modules = [(module.__dict__, dict(module.__dict__)) for module in modules]
-        self._classes = list(classes.items())
+        self._kept = Kept([module for module in modules if module.__name__ not in SELDOM])
+        self._kept_of_seldom = Kept([module for module in modules if module.__name__ in SELDOM])
+        # Whether code of the script has run since those were looked at.
+        self._has_run = False
         self._lists = [(_get_attribute(sys, name), list(_get_attribute(sys, name))) for name in LISTS]
         self._own = []
         self.is_running = False
@@ -64,12 +102,20 @@ class Guard:
             _put(owner, name, value)
 
     def leave(self) -> None:
-        """Undoes what the script replaced. Called after its code, however it ended."""
+        """Undoes what the script replaced, except in modules that are needed seldom. Called after its code, however it ended."""
         if BUILTINS != self._builtins:
             _dict_clear(BUILTINS)
             _dict_update(BUILTINS, self._builtins)
         self.is_running = False
+        self._has_run = True
+        self._kept.undo()
         self._undo()
+
+    def undo_rest(self) -> None:
+        """Undoes what the script replaced in modules that are needed seldom. Called before they are needed."""
+        if self._has_run and not self.is_running:
+            self._has_run = False
+            self._kept_of_seldom.undo()
 
     def settle(self) -> list[str]:
         """Called instead of `leave` after the script's top level. Returns the names of what it replaced, which `enter` replaces again."""
@@ -78,25 +124,14 @@ class Guard:
         _dict_update(BUILTINS, self._builtins)
         self.is_running = False
         own = _changes(BUILTINS, self._builtins, replaced)
-        for names, kept in self._modules:
-            if names != kept:
-                own += _changes(names, kept, names)
-        for owner, kept in self._classes:
-            if owner.__dict__ != kept:
-                own += _changes(owner, kept, owner.__dict__)
+        for kept in (self._kept, self._kept_of_seldom):
+            own += kept.changes()
+            kept.undo()
         self._undo()
         self._own = own
         return [name for _, name, _ in own]
 
     def _undo(self) -> None:
-        for names, kept in self._modules:
-            if names != kept:
-                for owner, name, _ in _changes(names, kept, names):
-                    _put(owner, name, kept.get(name, MISSING))
-        for owner, kept in self._classes:
-            if owner.__dict__ != kept:
-                for _, name, _ in _changes(owner, kept, owner.__dict__):
-                    _put(owner, name, kept.get(name, MISSING))
         for name, stream in zip(STREAMS, self._streams):
             setattr(sys, name, stream)
         for (own, kept), name in zip(self._lists, LISTS):

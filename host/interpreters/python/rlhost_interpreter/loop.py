@@ -4,6 +4,8 @@ import asyncio
 import asyncio.base_events
 import time
 
+from .guard import GUARD, called
+
 
 class NoSelector:
     """Waits for nothing but time: there are no sockets."""
@@ -55,6 +57,12 @@ def install() -> None:
 def finish(coroutine):
     """Runs a coroutine to its end and returns its result."""
     return asyncio.run(coroutine)
+
+
+def awaited(coroutine):
+    """Runs a coroutine of the script's to its end, with what its top level replaced in force."""
+    GUARD.undo_rest()
+    return called(finish, coroutine)
 
 
 async def together(coroutines, errors: bool = False):

@@ -8,9 +8,9 @@ import sys
 import types
 
 from . import library, tracebacks
-from .batches import EstimatorSignature, LossSignature, advantages
+from .batches import EstimatorSignature, LossSignature, PromptingSignature, advantages
 from .environments import Environment
-from .guard import OUTSIDE, called, plain
+from .guard import GUARD, OUTSIDE, called, plain
 from .signatures import Signature, SignatureError, parameters_of
 
 REWARDS = "REWARDS"
@@ -19,7 +19,8 @@ ESTIMATES = "ESTIMATES"
 STATE = "STATE"
 STATELESS = "STATELESS"
 # Functions that are not rewards even if their arguments look like it.
-OTHERS = ("snapshot", "restore")
+PROMPTING = "teacher_prompts"
+OTHERS = ("snapshot", "restore", PROMPTING)
 
 
 class ScriptError(Exception):
@@ -44,6 +45,9 @@ class Function:
         estimated = kind == "loss" and not self.signature.pairs
         self.estimator = self if kind == "advantages" else script.estimator() if estimated else None
         self.estimates = script.estimates() if self.estimator else []
+        # What writes the questions of a loss's teacher, and how it is called.
+        self.prompting = script.prompting() if kind == "loss" else None
+        self.prompted = PromptingSignature(self.prompting) if self.prompting else None
         self.stateless = self._stateless(script)
 
     def _stateless(self, script: "Script") -> bool:
@@ -60,7 +64,8 @@ class Function:
             return ["dataset_columns"]
         own = self.signature.needs()
         of_estimator = self.estimator.signature.needs() if self.kind == "loss" and self.estimator else []
-        return [*own, *(name for name in of_estimator if name not in own)]
+        of_prompting = ["has_teacher_prompt"] if self.prompting else []
+        return list(dict.fromkeys([*own, *of_estimator, *of_prompting]))
 
     def columns(self) -> list[str]:
         """Returns the dataset's columns that it can't be called without; of advantages, those that it returns."""
@@ -73,6 +78,8 @@ class Function:
         schema = self.signature.schema()
         if self.kind == "loss" and self.estimator:
             schema["properties"] = self.estimator.signature.settings | schema["properties"]
+        if self.prompted:
+            schema["properties"] = self.prompted.settings | schema["properties"]
         return schema
 
     def settings_of(self, given: dict, script_name: str) -> dict:
@@ -181,6 +188,11 @@ class Script:
         takes_advantage = self._is_own(loss) and _kind("loss", loss) == "loss" and "advantage" in parameters_of(loss)
         return advantages if takes_advantage else None
 
+    def prompting(self):
+        """Returns the script's function that writes what a teacher reads, if it has one."""
+        value = self.module.__dict__.get(PROMPTING)
+        return value if callable(value) and self._is_own(value) else None
+
     def estimator(self) -> Function | None:
         """Returns the script's function of advantages."""
         value = self._estimating()
@@ -259,6 +271,7 @@ class Script:
 
     def snapshot(self) -> bytes:
         """Returns the state as bytes, none if it keeps none."""
+        GUARD.undo_rest()
         names = self.module.__dict__
         if "snapshot" in names:
             return pickle.dumps(called(names["snapshot"]))
@@ -271,6 +284,7 @@ class Script:
         names = self.module.__dict__
         if not data or not self.keeps_state():
             return
+        GUARD.undo_rest()
         state = pickle.loads(data)
         if "snapshot" in names:
             if not callable(names.get("restore")):

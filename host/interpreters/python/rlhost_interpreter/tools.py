@@ -10,7 +10,7 @@ import typing
 from builtins import Exception, TypeError, ValueError, all, dict, isinstance, len, list, sorted, str, zip  # noqa: A004
 from json import loads
 
-from .guard import OUTSIDE, plain
+from .guard import GUARD, OUTSIDE, plain
 from .loop import finish, together
 from .signatures import parameters_of
 
@@ -173,6 +173,8 @@ def answers(named: dict, calls: list) -> tuple[list[tuple], int]:
     """Answers a turn's calls: a call and its answer's text each, first those of functions that are not asynchronous, as in TRL. Returns
     the number of calls that failed, too."""
     done, promised, failed = [], [], 0
+    if any(tool.is_asynchronous for tool, _ in named.values()):
+        GUARD.undo_rest()
     with OUTSIDE:
         for call in calls:
             is_promise, result, has_failed = _answer(named, call)

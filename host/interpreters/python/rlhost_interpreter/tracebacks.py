@@ -3,7 +3,7 @@
 import linecache
 import traceback
 
-from .guard import plain
+from .guard import GUARD, plain
 
 # The longest error that the host passes on, and a completion's part of it.
 LONGEST = 1900
@@ -56,6 +56,7 @@ def _shown(error: BaseException, script: str) -> str:
 
 def text(error: BaseException, script: str, row: tuple[int, str] | None = None) -> str:
     """Returns the traceback of an error, and the completion that it happened at if it is known."""
+    GUARD.undo_rest()
     lines = plain(_shown(error, script))
     about = ""
     if row is not None:

@@ -1,6 +1,8 @@
 //! What a teacher reads before completions, as an algorithm writes it once they are scored.
 
+use super::interface::TeacherPromptsExport;
 use super::{AlgorithmPlugin, ODD};
+use crate::columns::HAS_TEACHER_PROMPT;
 use crate::contract::teacher_prompts;
 use crate::loaded_plugin::PluginCall;
 use crate::{Metric, Result};
@@ -26,9 +28,14 @@ pub struct TeacherQuestions {
 }
 
 impl AlgorithmPlugin {
-    /// Returns whether the algorithm writes what a teacher reads.
+    /// Returns whether the algorithm writes what a teacher reads: it exports the function, and needs the column that says where it did.
     pub fn writes_teacher_prompts(&self) -> bool {
-        self.with_loss().teacher_prompts().is_some()
+        self.teacher_prompts_export().is_some()
+    }
+
+    fn teacher_prompts_export(&self) -> Option<TeacherPromptsExport> {
+        let is_needed = self.plugin.loss_plugin().info().needs.has(HAS_TEACHER_PROMPT);
+        self.with_loss().teacher_prompts().filter(|_| is_needed)
     }
 
     /// Returns what a teacher reads before the completions of a generation in place of their questions; `None` if the algorithm does not
@@ -37,7 +44,7 @@ impl AlgorithmPlugin {
     /// # Errors
     /// If the call fails, or its answer does not fit the generation.
     pub fn teacher_questions(&mut self, mut generation: TaughtGeneration) -> Result<Option<TeacherQuestions>> {
-        let Some(export) = self.with_loss().teacher_prompts() else { return Ok(None) };
+        let Some(export) = self.teacher_prompts_export() else { return Ok(None) };
         let (at, of) = (PluginCall::with_step("write", generation.step), self.metrics_of());
         let seed = self.plugin.seed().wrapping_add(generation.seed).wrapping_mul(ODD).wrapping_add(generation.step);
         generation.seed = seed;
@@ -72,7 +79,7 @@ mod tests {
     fn questions_that_do_not_fit_completions_are_refused() {
         let short = Some("2 + 2?".to_owned());
         assert_eq!(check(&[short.clone(), None], 2), Ok(()));
-        assert!(check(&[short.clone()], 2).unwrap_err().contains("1 questions for 2 completions"));
+        assert!(check(std::slice::from_ref(&short), 2).unwrap_err().contains("1 questions for 2 completions"));
         assert!(check(&[short, Some("?".repeat(LONGEST_QUESTION + 1))], 2).unwrap_err().contains("for completion 1"));
     }
 }

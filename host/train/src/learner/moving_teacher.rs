@@ -10,7 +10,7 @@ pub(crate) enum MovingTeacher {
     /// The policy itself.
     Live,
     /// An average of the policy.
-    Average(PolicyAverage),
+    Average(Box<PolicyAverage>),
 }
 
 /// An exponential moving average of the policy's weights (TRL's `SyncTeacherModelCallback` and `PEFTAdapterEMACallback`).

@@ -200,7 +200,7 @@ pub(super) fn moving(
                 Some(file) => begun.restored(&file)?,
                 None => begun,
             };
-            Ok(Some(MovingTeacher::Average(average)))
+            Ok(Some(MovingTeacher::Average(Box::new(average))))
         }
     }
 }
