@@ -132,6 +132,7 @@ def main():
     parser.add_argument("--vllm", default="vllm")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--layers", type=int, default=SHAPE["num_hidden_layers"])
+    parser.add_argument("--only", action="append", help="run these: bfloat16, float32, tampered, tied")
     options = parser.parse_args()
     rlhost, vllm = str(Path(options.rlhost).resolve()), options.vllm
     with tempfile.TemporaryDirectory() as folder:
@@ -147,7 +148,10 @@ def main():
                        stdout=subprocess.DEVNULL)
         Path("tied.json").write_text(json.dumps({**SHAPE, "num_hidden_layers": 2, "tie_word_embeddings": True}))
         subprocess.run([rlhost, "new-model", "tied", "--config", "tied.json", "--tokenizer", "model"], check=True, stdout=subprocess.DEVNULL)
+        chosen = options.only or ["bfloat16", "float32", "tampered", "tied"]
         for dtype in ("bfloat16", "float32"):
+            if dtype not in chosen:
+                continue
             server = Vllm(vllm, Path("model").resolve(), dtype, f"{dtype}.log")
             try:
                 version = server.get("/version")["version"]
@@ -160,7 +164,6 @@ def main():
                 ended(train(rlhost, "model", f"ahead-{dtype}", max(2, steps // 2), [*adapter, "--max-staleness", 1]), "ahead")
                 judge(f"ahead-{dtype}", "ahead", dtype, staleness=1)
                 if dtype == "float32":
-                    tamper(server, rlhost, options.steps)
                     teach(rlhost)
                 ended(train(rlhost, "model", f"whole-{dtype}", steps, ["--learning-rate", "1e-5"]), "whole")
                 judge(f"whole-{dtype}", "whole", dtype)
@@ -170,7 +173,14 @@ def main():
                 server.close()
                 if failures:
                     print(server.last_lines(), flush=True)
-        tied(rlhost, vllm)
+        if "tampered" in chosen:
+            server = Vllm(vllm, Path("model").resolve(), "float32", "tampered.log")
+            try:
+                tamper(server, rlhost, options.steps)
+            finally:
+                server.close()
+        if "tied" in chosen:
+            tied(rlhost, vllm)
     sys.exit(1 if failures else 0)
 
 
@@ -230,8 +240,10 @@ def tamper(server, rlhost, steps):
         own = [model for model in server.get("/v1/models")["data"] if model.get("parent")]
         if own and first is None:
             # A copy of the first version, which the run will remove.
-            first = Path("first").resolve()
-            subprocess.run(["cp", "-r", own[-1]["root"], str(first)], check=False)
+            copy = Path("first").resolve()
+            subprocess.run(["rm", "-rf", str(copy)], check=True)
+            if subprocess.run(["cp", "-r", own[-1]["root"], str(copy)], check=False, stderr=subprocess.DEVNULL).returncode == 0:
+                first = copy
         elif own and len(list(Path("tampered").glob("metrics.jsonl"))) and len(rows("tampered")) >= 3:
             try:
                 server.post("/v1/load_lora_adapter", {"lora_name": own[-1]["id"], "lora_path": str(first), "load_inplace": True})

@@ -1,8 +1,9 @@
 //! Learning from one's own successes: the algorithm's plugin writes what its teacher reads.
 
 use rlhost_tests::mpi::{possible, run, same_figures, same_weights};
-use rlhost_tests::{TestFolder, small};
+use rlhost_tests::{KilledOnDrop, TestFolder, small};
 use serde_json::json;
+use std::time::Duration;
 
 /// A place with prompts, some with feedback, and a reward that about half of the completions get.
 fn place_of_prompts() -> TestFolder {
@@ -119,9 +120,37 @@ fn a_script_may_write_what_the_teacher_reads() {
         place.write("hindsight.py", format!("{source}\ndef loss(reverse_kl):\n    return reverse_kl\n"));
         let steps = ["--teacher-model-kind", "live", "--max-steps", "1", "--dataset", "prompts.jsonl", "--output-dir", "no"];
         let outcome = place.run(&[&base[..], &steps].concat());
-        assert!(outcome.code == Some(1) && outcome.error().contains(expected), "{expected}: {}", outcome.stderr);
-        std::fs::remove_dir_all(place.path("no")).ok();
+        assert!(outcome.code == Some(2) && outcome.error().contains(expected), "{expected}: {}", outcome.stderr);
+        assert!(!place.path("no").exists());
     }
+}
+
+#[test]
+fn what_the_teacher_reads_can_be_changed_while_a_run_goes_on() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let place = place_of_prompts();
+    let script = |body: &str| {
+        let text = format!(
+            "def teacher_prompts(questions, completions):\n    {body}\n\ndef loss(reverse_kl, has_teacher_prompt):\n    return reverse_kl * has_teacher_prompt\n"
+        );
+        place.write("hints.py", text);
+    };
+    script("return [q + ' Be short.' for q in questions]");
+    let base = ["--algorithm", "hints.py", "--plugin", "even.py", "--num-generations", "4", "--max-completion-length", "12"];
+    let more = ["--teacher-model-kind", "live", "--max-steps", "2000", "--dataset", "prompts.jsonl", "--output-dir", "run"];
+    let mut run = KilledOnDrop(place.start(&[&base[..], &more].concat()));
+    place.wait("run", PATIENCE, || place.steps("run") > 1);
+    // What fails its trial changes nothing.
+    script("return [None]");
+    place.wait("run", PATIENCE, || !place.events("run", "plugin_refused").is_empty());
+    let refused = place.events("run", "plugin_refused")[0].to_string();
+    assert!(refused.contains("returned 1 questions for"), "{refused}");
+    script("return [q + ' Be long.' for q in questions]");
+    place.wait("run", PATIENCE, || !place.events("run", "plugin_swapped").is_empty());
+    let swapped = place.steps("run");
+    place.wait("run", PATIENCE, || place.steps("run") > swapped + 1);
+    run.signal("TERM");
+    assert_eq!(run.wait().unwrap().code(), Some(3));
 }
 
 #[test]

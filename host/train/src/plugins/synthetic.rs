@@ -1,9 +1,9 @@
 //! Synthetic batches for trying algorithms: before a run begins, before a swap, and to test whether a loss can be split.
 
 use crate::plugin::columns::{
-    self, ADVANTAGE, ENTROPY, FINISHED, HostColumn, LABEL, LOG_SUM_SQUARES, MARGIN, MEAN_LOGITS, MICRO_BATCH_LABEL,
-    MISMATCHED_LOGP, MISMATCHED_REF_LOGP, OLD_LOGP, OLD_VALUE, PROMPT_LOGP, REF_LOGP, RETURN, SEQUENCE_VALUE, TEACHER_LOGP,
-    TURN_REWARD, VALUE, divergence_of,
+    self, ADVANTAGE, ENTROPY, FINISHED, HAS_TEACHER_PROMPT, HostColumn, LABEL, LOG_SUM_SQUARES, MARGIN, MEAN_LOGITS,
+    MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, OLD_LOGP, OLD_VALUE, PROMPT_LOGP, REF_LOGP, RETURN, SEQUENCE_VALUE,
+    TEACHER_LOGP, TURN_REWARD, VALUE, divergence_of,
 };
 use crate::plugin::{AlgorithmPlugin, Batch, Column, Scale, ScoredGeneration, Shape, Unit, WeightedReward};
 
@@ -124,7 +124,7 @@ fn value(name: &str, entry: usize, extras: RunFeatures) -> Option<f32> {
         VALUE | OLD_VALUE | MEAN_LOGITS | TURN_REWARD => 0.0,
         RETURN => 0.1,
         ADVANTAGE => [-1.0, 1.0][usize::from(is_even)],
-        LABEL | MICRO_BATCH_LABEL | FINISHED => f32::from(u8::from(is_even)),
+        LABEL | MICRO_BATCH_LABEL | FINISHED | HAS_TEACHER_PROMPT => f32::from(u8::from(is_even)),
         SEQUENCE_VALUE => [-0.25, 0.5][usize::from(is_even)],
         name if divergence_of(name).is_some() => 0.5,
         MARGIN => return extras.margins.then_some(0.5),

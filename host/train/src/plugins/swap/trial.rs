@@ -7,7 +7,7 @@ use crate::flow::Flow;
 use crate::metrics::ScoreComparison;
 use crate::plugin::{
     AlgorithmPlugin, AnyPlugin, Batch, Column, EnvironmentPlugin, Error, Plugin, RequestPolicy, Result, RewardPlugin,
-    ScoredGeneration, Shape, Start, TextColumn, Tool, TurnSpan, Unit, WeightedReward, columns,
+    ScoredGeneration, Shape, Start, TaughtColumn, TaughtGeneration, TextColumn, Tool, TurnSpan, Unit, WeightedReward, columns,
 };
 use crate::plugins::pair_judge::{self, Matches};
 use crate::plugins::steps::with_columns;
@@ -131,6 +131,9 @@ impl PluginTrial {
 
     /// Tries an algorithm, with synthetic values for columns that its predecessor did not need.
     fn algorithm(&self, plugin: &mut AlgorithmPlugin) -> Result<()> {
+        if plugin.writes_teacher_prompts() {
+            plugin.teacher_questions(taught(&self.scored.0)).map(drop)?;
+        }
         if let Some(generation) = &self.generation {
             let mut generation = (**generation).clone();
             synthetic::fill_generation(&mut generation.batch, plugin, self.extras);
@@ -191,6 +194,22 @@ impl PluginTrial {
     /// Compares scores of the newest completions with those of the reward of this name.
     fn compared(&self, name: &str, new: &[Option<f32>]) -> Value {
         self.scored.1.get(name).map_or(Value::Null, |old| json!(ScoreComparison::new(old, new)))
+    }
+}
+
+/// Returns completions with rewards as an algorithm sees them that writes what a teacher reads. Every second reward is 1, the others are 0.
+fn taught(judged: &ScoringBatch) -> TaughtGeneration {
+    let ScoringBatch { batch, prompts, .. } = judged;
+    let column = |column: &TextColumn| TaughtColumn { name: column.name.clone(), values: column.values.clone() };
+    TaughtGeneration {
+        step: batch.step,
+        seed: batch.seed,
+        questions: prompts.iter().map(|prompt| prompt.question().unwrap_or(&prompt.text).to_owned()).collect(),
+        columns: batch.columns.iter().map(column).collect(),
+        prompt_of: batch.prompt_of.clone(),
+        completions: batch.completions.clone(),
+        finished: batch.finished.clone(),
+        rewards: (0..batch.prompt_of.len()).map(|row| Some((row % 2) as f32)).collect(),
     }
 }
 
