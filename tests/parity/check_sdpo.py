@@ -141,15 +141,16 @@ def run_case(args, work, name, settings, run, special):
             got, generations = train_rlhost([args.rlhost, "sdpo", "--plugin", reward], student, None, dataset, out, accumulation, settings,
                                             {"num_generations": 4} | run)
             want = train_trl(base, student, tokenizer, rows, work / "trl", accumulation, settings, run, generations, callback)
-            compare_figures(callback.report, got, {step: compared(figures, name) for step, figures in want.items()})
+            is_taught = settings.get("distillation_weight", 1.0) > 0
+            compare_figures(callback.report, got, {step: compared(figures, is_taught) for step, figures in want.items()})
             case.end(got, want)
     return case.print(args.all)
 
 
-def compared(figures, name):
-    """What rlhost has, too, of TRL's figures."""
-    kept = {key: value for key, value in figures.items() if key in ("loss", "grad_norm", "size of loss") or key.endswith("_fraction")
-            and not key.endswith("flat_group_fraction")}
+def compared(figures, is_taught):
+    """What rlhost has, too, of TRL's figures. Without a teacher, there is nothing to count."""
+    kept = {key: value for key, value in figures.items() if key in ("loss", "grad_norm", "size of loss") or is_taught
+            and key.endswith("_fraction") and not key.endswith("flat_group_fraction")}
     if "self_distillation/reward_mean" in figures:
         kept["reward"] = figures["self_distillation/reward_mean"]
     return kept

@@ -40,9 +40,9 @@ impl Algorithm for Sdpo {
     }
 
     fn needs(settings: &SdpoSettings) -> Needs {
-        let mut needs = Needs::LOGP | Needs::OLD_LOGP | Needs::ENTROPY | Needs::FINISHED | Needs::HAS_TEACHER_PROMPT;
+        let mut needs = Needs::LOGP | Needs::OLD_LOGP | Needs::ENTROPY | Needs::FINISHED;
         if settings.distillation_weight > 0.0 {
-            needs |= settings.compared().needs();
+            needs |= settings.compared().needs() | Needs::HAS_TEACHER_PROMPT;
         }
         if settings.distillation_weight < 1.0 {
             needs |= Needs::ADVANTAGE;

@@ -64,7 +64,7 @@ pub(crate) fn prompts(s: &SdpoSettings, generation: &TaughtGeneration) -> Result
     let (of_solution, of_feedback) =
         (template(&s.solution_template, &["successful_previous_attempt"])?, template(&s.feedback_template, &["feedback_raw"])?);
     let feedback = feedback(generation)?;
-    let is_success = |row: usize| generation.rewards[row].is_some_and(|r| f64::from(r) >= s.success_reward_threshold);
+    let is_success = |row: usize| generation.rewards[row].is_some_and(|r| r >= s.success_reward_threshold as f32);
     let mut questions = vec![None; generation.completions.len()];
     let mut found = TaughtCounts::default();
     for rows in rows_by_prompt(&generation.prompt_of) {

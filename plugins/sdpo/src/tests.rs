@@ -156,7 +156,7 @@ fn names_and_defaults_are_those_of_trl() {
     let needs = |s: &SdpoSettings| Sdpo::needs(s).names();
     assert_eq!(needs(&s), ["logp", "old_logp", "teacher_logp", "has_teacher_prompt", "entropy", "finished"]);
     let policy = SdpoSettings { distillation_weight: 0.0, ..s };
-    assert_eq!(needs(&policy), ["logp", "old_logp", "has_teacher_prompt", "entropy", "finished", "advantage"]);
+    assert_eq!(needs(&policy), ["logp", "old_logp", "entropy", "finished", "advantage"]);
 }
 
 #[test]

@@ -50,6 +50,9 @@ fn a_completion_is_taught_by_a_success_or_by_feedback() {
     for kind in ["live", "base"] {
         assert_eq!(loss(kind, &["--teacher-model-kind", kind]), usual);
     }
+    // Groups whose rewards don't differ are left out, and the others are taught.
+    let filtered = share("filtered", &["--filter-groups", "true", "--max-num-gen-batches", "50"], "success_sample");
+    assert!(filtered.iter().all(|share| *share > 0.0), "{filtered:?}");
     // Where nothing is different but the question, there is nothing to learn.
     let same = loss("same", &["--reprompt-template", "{prompt}", "--teacher-model-kind", "live"]);
     assert!(same.abs() < 1e-6, "{same}");
@@ -185,6 +188,7 @@ fn what_can_not_be_taught_is_refused_by_name() {
     refused(&["--environment", "calculator_tool"], "writes what a teacher reads");
     refused(&["--distillation-weight", "0", "--teacher-model-kind", "ema"], "teacher_model_kind: sdpo has no teacher");
     refused(&["--zero-stage", "3"], "zero_stage: is not possible with teacher_model_kind ema");
+    refused(&["--lora-r", "4", "--use-dora", "true"], "this adapter trains more than that");
     place.run(&sdpo("policy", &["--max-steps", "2", "--distillation-weight", "0"])).succeeded();
     let unrewarded: Vec<&str> =
         sdpo("no", &[]).into_iter().filter(|argument| !["--plugin", "even.py"].contains(argument)).collect();

@@ -80,8 +80,8 @@ impl Collector {
     }
 
     /// Computes the other columns that the algorithm needs for scored completions.
-    pub(super) fn compute_columns(&self, experience: &mut Experience, with: &CollectionContext<'_>) -> Result<StepMetrics> {
-        let mut figures = StepMetrics::start();
+    pub(super) fn compute_columns(&self, experience: &mut Experience, with: &mut CollectionContext<'_>) -> Result<StepMetrics> {
+        let mut figures = self.write_teacher_prompts(experience, with)?;
         if let Some(reference) = self.reference_logp(experience)? {
             experience.columns.set_per_token(REF_LOGP, Some(reference));
             figures.lap("reference");

@@ -21,7 +21,6 @@ impl SequenceSource for PolicySequences {
         with: &mut CollectionContext<'_>,
     ) -> Result<(Experience, StepMetrics)> {
         let (mut experience, mut figures) = collector.roll_out_and_score(prompts, generation, with)?;
-        figures.merge(collector.write_teacher_prompts(&mut experience, with)?);
         figures.merge(collector.compute_columns(&mut experience, with)?);
         Ok((experience, figures))
     }

@@ -1,9 +1,10 @@
 //! Prompts that a teacher reads before scored completions, as the algorithm writes them.
 
+use super::totals::totals;
 use super::{CollectionContext, Collector};
 use crate::Result;
 use crate::dataset::Prompt;
-use crate::experience::{Experience, RewardScoreColumn};
+use crate::experience::Experience;
 use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::HAS_TEACHER_PROMPT;
 use crate::plugin::{Column, TaughtColumn, TaughtGeneration, TeacherQuestions, Unit};
@@ -55,6 +56,8 @@ impl Collector {
 
     /// Returns a scored generation as the algorithm sees it.
     fn taught_generation(&self, e: &Experience, at: PolicyProgress) -> Result<TaughtGeneration> {
+        let rewards: Vec<Option<f32>> =
+            totals(&e.rewards, None).into_iter().map(|total| total.map(|total| total.sum as f32)).collect();
         let question = |prompt: &Arc<Prompt>| prompt.question().map(str::to_owned);
         let column = |name: String| {
             let values = e.prompts.iter().map(|prompt| prompt.columns.get(&name).unwrap_or(&Value::Null).to_string()).collect();
@@ -68,27 +71,7 @@ impl Collector {
             prompt_of: e.rollouts.iter().map(|rollout| rollout.prompt as u32).collect(),
             completions: e.texts.clone(),
             finished: e.rollouts.iter().map(|rollout| rollout.finished).collect(),
-            rewards: (0..e.rollouts.len()).map(|row| weighted_sum(&e.rewards, row)).collect(),
+            rewards: (0..e.rollouts.len()).map(|row| rewards.get(row).copied().flatten()).collect(),
         })
-    }
-}
-
-/// Returns the weighted sum of a completion's rewards; none if no reward could score it.
-fn weighted_sum(rewards: &[RewardScoreColumn], row: usize) -> Option<f32> {
-    let scored = rewards.iter().filter_map(|reward| Some(reward.weight * reward.values.get(row).copied().flatten()?));
-    scored.reduce(|sum, reward| sum + reward)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_completions_reward_is_the_sum_of_those_that_there_are() {
-        let column =
-            |weight: f32, values: [Option<f32>; 3]| RewardScoreColumn { name: "r".into(), weight, values: values.into() };
-        let rewards = [column(2.0, [Some(1.0), None, None]), column(-1.0, [Some(0.5), Some(3.0), None])];
-        assert_eq!([0, 1, 2].map(|row| weighted_sum(&rewards, row)), [Some(1.5), Some(-3.0), None]);
-        assert_eq!(weighted_sum(&[], 0), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::model::{self, FrozenModel, PolicyModel};
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use std::path::Path;
 
 /// A teacher that moves with the policy.
@@ -29,10 +29,25 @@ impl PolicyAverage {
     /// If the weights can't be copied.
     pub(crate) fn new(policy: &PolicyModel, rate: f64, steps: u64) -> Result<Self> {
         let copy = policy.frozen_copy()?;
-        let is_of_adapter =
-            |name: &str| [".lora_A.weight", ".lora_B.weight", ".lora_B.bias"].iter().any(|end| name.ends_with(end));
         let model = copy.map(|name, t| Ok(if is_of_adapter(&name) { t.zeros_like()? } else { t.clone() }))?;
         Ok(Self { model, rate, steps })
+    }
+
+    /// Checks that such an average starts as the model under an adapter, and moves.
+    ///
+    /// # Errors
+    /// The end of a sentence about the kind of teacher.
+    pub(crate) fn check(&self) -> std::result::Result<(), String> {
+        let has_adapter = self.model.weights().lora.is_some();
+        if let Some((name, _)) = self.trained().find(|(name, _)| has_adapter && !is_of_adapter(name)) {
+            let detail = "is ema, an average that starts as the model without the adapter, and this adapter trains more than that, such \
+                          as";
+            return Err(format!("{detail} {name}; set base or live, or leave use_dora and lora_modules_to_save out"));
+        }
+        if self.trained().any(|(_, t)| !t.device().is_cpu() && t.dtype() != DType::F32) {
+            return Err("is ema, whose small updates bf16 would round off on a device; set base or live".into());
+        }
+        Ok(())
     }
 
     /// Returns the average that a checkpoint's file holds.
@@ -78,4 +93,9 @@ impl PolicyAverage {
     fn trained(&self) -> impl Iterator<Item = (String, &Tensor)> {
         self.model.weights().trained().into_iter()
     }
+}
+
+/// Returns whether a parameter of this name is one of an adapter's matrices, without which a model is the one under the adapter.
+fn is_of_adapter(name: &str) -> bool {
+    [".lora_A.weight", ".lora_B.weight", ".lora_B.bias"].iter().any(|end| name.ends_with(end))
 }

@@ -4,7 +4,7 @@ use super::opened_model::OpenedModel;
 use super::plugins::LoadedPlugins;
 use super::value_source;
 use crate::collector::PromptLoader;
-use crate::config::{OptimizerRule, RolloutDtype, RunConfig};
+use crate::config::{OptimizerRule, RolloutDtype, RunConfig, TeacherModelKind};
 use crate::model::{Architecture, ComputeBackend, ModelFolder, WeightDtype, WeightStorage};
 use crate::ops::quantized::QuantizationScheme;
 use crate::plan::{Batching, GroupSizes};
@@ -242,8 +242,14 @@ pub(super) fn in_use(
         bf16: backend.is_bf16(),
         critic: plugins.info().needs.has(VALUE) && config.value_model.as_deref() != Some(value_source::SHARED),
         prompt: data.prompts().longest(),
-        teacher: opened.teacher.as_ref().map_or(0.0, bytes_of_frozen),
+        teacher: opened.teacher.as_ref().map_or_else(|| bytes_of_average(config, opened), bytes_of_frozen),
     }
+}
+
+/// Returns the size of an average of the policy, which an update has twice for a moment; an adapter's is next to nothing.
+fn bytes_of_average(config: &RunConfig, opened: &OpenedModel) -> f64 {
+    let has_one = config.teacher_model_kind == TeacherModelKind::Ema && opened.lora.is_none();
+    if has_one { 2.0 * 4.0 * opened.source.architecture().values_of_matrices() as f64 } else { 0.0 }
 }
 
 #[cfg(test)]

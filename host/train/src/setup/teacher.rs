@@ -151,7 +151,7 @@ fn check_server(config: &RunConfig, plugins: &LoadedPlugins, url: &str, beginnin
     if needs.divergence().is_some() {
         return refused(
             "says the log-probabilities of tokens, and a divergence compares whole distributions: set \
-             loss_type = \"policy_gradient\", or name the teacher with teacher_model",
+             loss_type = \"policy_gradient\" or distillation_mode = \"sampled_token\", or name the teacher with teacher_model",
         );
     }
     if config.score_sampling_support == Some(true) {
@@ -195,9 +195,13 @@ pub(super) fn moving(
         TeacherModelKind::Live => Ok(Some(MovingTeacher::Live)),
         TeacherModelKind::Ema => {
             let begun = PolicyAverage::new(policy, config.teacher_update_rate, config.teacher_sync_steps)?;
+            begun.check().map_err(|detail| Error::setting(KIND, detail))?;
             let file = beginning.origin().map(|origin| CheckpointFiles::find(&origin.checkpoint).teacher());
             let average = match file.filter(|file| file.exists()) {
-                Some(file) => begun.restored(&file)?,
+                Some(file) => {
+                    tracing::info!("the teacher is the average in {}, and follows this policy", file.display());
+                    begun.restored(&file)?
+                }
                 None => begun,
             };
             Ok(Some(MovingTeacher::Average(Box::new(average))))
