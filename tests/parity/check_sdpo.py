@@ -14,8 +14,8 @@ at a rate that falls from step to step, gradients clipped at 1. The last output 
 Compared after each step are the loss, the norm of the gradient, the shares of groups and completions with a success, with feedback and with
 a teacher's prompt, the mean reward, and the weights, or those of the adapter.
 
-Exits 1 if a figure differs by more than 1e-4 of its size, or the weights by more than 1e-5 of their norm. The loss of sampled tokens, whose
-terms cancel, is measured by the mean size of these terms, as check_self_distillation.py says.
+Exits 1 if a figure differs by more than 1e-4 of its size, or the weights by more than 1e-5 of their norm. The losses of sampled tokens and
+of a policy gradient, whose terms cancel, are measured by the mean size of these terms, as check_self_distillation.py says.
 
 What is defined differently: TRL averages the losses of micro-batches, so that `dapo` and `bnpo` are compared without accumulation; here they
 divide by the step's tokens. Other figures of TRL have other names or none.
@@ -107,6 +107,11 @@ class SuccessDistillation(SDPOTrainer):
                               for logits in (both.student_logits, both.teacher_logits))
             self.sizes.append(((ours - teachers) * ours * both.loss_mask).abs().sum().item() / both.loss_mask.sum().item())
         return loss
+
+    def _compute_policy_loss(self, inputs, student_logits):
+        # Losses of tokens are their advantages, times ratios, and cancel within a group.
+        self.sizes.append(inputs["advantages"].abs().mean().item())
+        return super()._compute_policy_loss(inputs, student_logits)
 
     def log(self, logs, start_time=None):
         if "loss" in logs:

@@ -18,7 +18,8 @@ pub(crate) fn advantages(scaling: AdvantageScaling, prompt_of: &[u32], scores: &
         match scaling {
             AdvantageScaling::Group => (score - mean) / (of_group + STD_EPSILON),
             AdvantageScaling::Batch => (score - mean) / (of_batch + STD_EPSILON),
-            AdvantageScaling::None => score - mean,
+            // TRL divides by a deviation of 1.
+            AdvantageScaling::None => (score - mean) / (1.0 + STD_EPSILON),
         }
     };
     scores.iter().zip(prompt_of).map(advantage).collect()
