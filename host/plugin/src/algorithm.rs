@@ -330,7 +330,7 @@ impl AlgorithmPlugin {
     pub fn loss(&mut self, batch: &Batch) -> Result<MicroBatchLoss> {
         let (at, interface) = (PluginCall::with_step("loss", batch.step), self.with_loss().clone());
         let needs = self.plugin.loss_plugin().info().needs.clone();
-        let sent = SentBatch::new(batch, self.seed_of(batch), |column| needs.has(&column.name));
+        let sent = SentBatch::new(batch, self.seed_of(batch.seed, batch.step), |column| needs.has(&column.name));
         let ask = interface.loss(&sent).map_err(|detail| self.lacks(detail))?;
         let given = self.plugin.loss_plugin_mut().call(at, &ask)?.map_err(|detail| self.wrong(at, detail))?;
         checks::loss(given.loss)
@@ -358,12 +358,12 @@ impl AlgorithmPlugin {
         let is_of_turn =
             |name: &str| by_turn && name.strip_prefix(columns::TURN_REWARD).is_some_and(|rest| rest.starts_with('/'));
         let needed = |column: &Column| needs.has(&column.name) || is_reward(&column.name) || is_of_turn(&column.name);
-        Ok(SentBatch::new(&generation.batch, self.seed_of(&generation.batch), needed))
+        Ok(SentBatch::new(&generation.batch, self.seed_of(generation.batch.seed, generation.batch.step), needed))
     }
 
-    /// Returns the seed that is sent with a batch.
-    fn seed_of(&self, batch: &Batch) -> u64 {
-        self.plugin.seed().wrapping_add(batch.seed).wrapping_mul(ODD).wrapping_add(batch.step)
+    /// Returns the seed that is sent with a batch, which has this one in the run.
+    fn seed_of(&self, seed: u64, step: u64) -> u64 {
+        self.plugin.seed().wrapping_add(seed).wrapping_mul(ODD).wrapping_add(step)
     }
 
     /// Checks the metrics of an answer.

@@ -1,7 +1,7 @@
 //! What a teacher reads before completions, as an algorithm writes it once they are scored.
 
+use super::AlgorithmPlugin;
 use super::interface::TeacherPromptsExport;
-use super::{AlgorithmPlugin, ODD};
 use crate::columns::HAS_TEACHER_PROMPT;
 use crate::contract::teacher_prompts;
 use crate::loaded_plugin::PluginCall;
@@ -46,8 +46,7 @@ impl AlgorithmPlugin {
     pub fn teacher_questions(&mut self, mut generation: TaughtGeneration) -> Result<Option<TeacherQuestions>> {
         let Some(export) = self.teacher_prompts_export() else { return Ok(None) };
         let (at, of) = (PluginCall::with_step("write", generation.step), self.metrics_of());
-        let seed = self.plugin.seed().wrapping_add(generation.seed).wrapping_mul(ODD).wrapping_add(generation.step);
-        generation.seed = seed;
+        generation.seed = self.seed_of(generation.seed, generation.step);
         let ask = |store: &mut _, linked: &_| export.write(store, linked, &generation);
         let plugin = self.plugin.loss_plugin_mut();
         let given = plugin.call(at, ask)?;

@@ -52,17 +52,14 @@ impl Collector {
             return Ok(false);
         }
         let moving = with.learner.moving_teacher().map(SharedModel::new);
-        let model = match (&self.compared.teacher, &moving) {
-            (Some(Teacher::Model(model)), _) => Some(&**model),
-            (_, moving) => moving.as_ref(),
-        };
         let _task = ProgressTask::new(Activity::Teacher);
-        let logp = match (&self.compared.teacher, model) {
-            (_, Some(model)) => self.scored_by(model, PromptReader::Teacher, e)?,
-            (Some(Teacher::Servers(server)), None) => {
+        let logp = match (&self.compared.teacher, &moving) {
+            (Some(Teacher::Model(model)), _) => self.scored_by(model, PromptReader::Teacher, e)?,
+            (Some(Teacher::Servers(server)), _) => {
                 self.world.concat("a teacher's column", server.logp(e, e.rows(self.world.share(e.prompts.len())))?)?
             }
-            _ => return Ok(false),
+            (None, Some(model)) => self.scored_by(model, PromptReader::Teacher, e)?,
+            (None, None) => return Ok(false),
         };
         e.columns.set_per_token(TEACHER_LOGP, Some(logp));
         Ok(true)
