@@ -1,21 +1,14 @@
 //! Compares the forest batch and the hand-written backward pass with the naive form: every row padded to the longest, prompts repeated,
 //! with candle's own differentiable operations and its autograd.
 
-#[path = "shared/families.rs"]
-mod families;
-#[path = "forest/naive.rs"]
 mod naive;
-#[path = "shared/packed.rs"]
-mod packed;
-#[path = "forest/recurrent.rs"]
 mod recurrent;
-#[path = "forest/varied.rs"]
 mod varied;
 
+use crate::families::FAMILIES;
+use crate::packed::packed;
 use candle_core::{DType, Device, Result, Tensor, Var};
-use families::FAMILIES;
 use naive::{NaiveDecoder, unevenness};
-use packed::packed;
 use rlhost::model::{
     Architecture, Derivatives, ExpertStacks, Family, Gradients, LearningOptions, Linear, LoraSettings, ModelFolder, ModelPart,
     PassDirection, PassObserver, PolicyModel, ValueHeadInit, Weights,

@@ -1,10 +1,7 @@
 //! Adapters: new ones change nothing, training changes only them, and merging leaves the model's outputs unchanged.
 
-#[path = "shared/packed.rs"]
-mod packed;
-
+use crate::packed::packed;
 use candle_core::{DType, Device, Tensor};
-use packed::packed;
 use rlhost::config::OptimizerRule;
 use rlhost::model::{
     DecodeBatch, Decoder, Derivatives, FrozenModel, LoraSettings, ModelFolder, PolicyModel, SelectedPredictions, Weights, merge,

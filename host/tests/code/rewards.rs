@@ -1,11 +1,8 @@
 //! Rewards that run code, `plugins/javascript_reward/` and `examples/code-rewards/python/`: they judge problems with known right and wrong
 //! answers correctly, and code that tries to pass without solving the problem fails.
 //!
-//! `tests/code/make_problems.py` writes the problems. `tests/code/forgeries/` has one attempt per file at the function `square`, and
-//! `tests/code/answers/` has right answers in common styles of programs. `tests/code/tricks.jsonl` has attempts that target particular
-//! tests, each with a right answer.
-
-#![allow(clippy::print_stdout)]
+//! `make_problems.py` writes the problems. `forgeries/` has one attempt per file at the function `square`, and `answers/` has right answers in
+//! common styles of programs. `tricks.jsonl` has attempts that target particular tests, each with a right answer.
 
 use rlhost::config::{PluginLimits, RewardErrorAction};
 use rlhost::plugin::{PluginEngine, PluginSource, RewardBatch, RewardPlugin, TextColumn};
@@ -142,7 +139,7 @@ fn a_row_has_a_time_limit_for_all_its_tests() {
     }
 }
 
-/// Returns names and code of the files in a language in a folder of `tests/code/`.
+/// Returns names and code of the files in a language in a folder beside this file.
 fn codes(folder: &str, language: &str) -> Vec<(String, String)> {
     let folder = root().join("host/tests/code").join(folder).join(language);
     let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -1,10 +1,7 @@
 //! Adapters written by `peft` (`tests/fixtures/make_adapters.py`): their outputs, their training, and their saved files.
 
-#[path = "shared/packed.rs"]
-mod packed;
-
+use crate::packed::packed;
 use candle_core::{Device, Tensor};
-use packed::packed;
 use rlhost::model::{DecodeBatch, Decoder, Derivatives, FrozenModel, ModelFolder, PolicyModel, Weights, merge, save};
 use rlhost::ops::{self, Forest};
 use std::collections::{BTreeMap, HashMap};

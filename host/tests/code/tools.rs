@@ -1,7 +1,5 @@
 //! Environments whose tool runs the model's code: `plugins/javascript_tool/` and `examples/episodes/python_tool/`.
 
-#![allow(clippy::print_stdout)]
-
 use rlhost::config::PluginLimits;
 use rlhost::plugin::{Call, EnvironmentPlugin, PluginEngine, PluginSource, RehearsedEpisode, Start};
 use serde_json::{Value, json};

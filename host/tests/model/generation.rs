@@ -8,10 +8,7 @@ use rlhost::rollout::{EndedTurn, Generator, PromptRequest, ReplyProvider, Rollou
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-#[path = "shared/replies.rs"]
-mod replies;
-
-use replies::TestReplies;
+use crate::replies::TestReplies;
 
 /// Returns a model whose products are large enough to be shared, with an odd number of heads.
 fn model() -> FrozenModel {

@@ -1,13 +1,8 @@
 //! Products in bf16 on the CPU compared with those in f32. On a processor without instructions for them, operands are rounded just the
 //! same, so these tests apply everywhere.
 
-#[path = "shared/families.rs"]
-mod families;
-#[path = "shared/packed.rs"]
-mod packed;
-
-use families::FAMILIES;
-use packed::packed;
+use crate::families::FAMILIES;
+use crate::packed::packed;
 use rlhost::model::{
     ComputeBackend, DecodeBatch, Derivatives, LoraSettings, ModelFolder, PolicyModel, PolicyPass, SelectedPredictions,
 };

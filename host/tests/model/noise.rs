@@ -1,10 +1,7 @@
 //! Noise on embeddings in training: a pass with noise equals one without it over embeddings that the noise has shifted.
 
-#[path = "shared/packed.rs"]
-mod packed;
-
+use crate::packed::packed;
 use candle_core::{DType, Device, Tensor};
-use packed::packed;
 use rlhost::model::{Decoder, Derivatives, ModelFolder, PolicyModel, SelectedPredictions};
 use rlhost::ops::dropout::mixed_bits;
 use rlhost::ops::noise::UniformNoise;

@@ -1,9 +1,6 @@
 //! Frozen weights in fewer bits than f32, in which everything is computed: results are bit-identical to those with the same values in f32.
 
-#[path = "shared/packed.rs"]
-mod packed;
-
-use packed::packed;
+use crate::packed::packed;
 use rlhost::model::{
     ComputeBackend, DecodeBatch, Decoder, Derivatives, FrozenModel, LoraSettings, ModelFolder, PolicyModel, SelectedPredictions,
     WeightDtype, WeightStorage, Weights, copy_companions, export,

@@ -1,10 +1,7 @@
 //! Compares logits of random models with those of transformers for the same weights (`tests/fixtures/make_models.py` generated both).
 
-#[path = "shared/families.rs"]
-mod families;
-
+use crate::families::FAMILIES;
 use candle_core::{DType, Device, Tensor};
-use families::FAMILIES;
 use rlhost::model::{DecodeBatch, FrozenModel, ModelFolder, WeightDtype, export};
 use rlhost::ops::Forest;
 use std::collections::HashMap;
