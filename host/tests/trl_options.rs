@@ -75,7 +75,7 @@ fn treatment(name: &str, of: &BTreeSet<String>, settings: &BTreeMap<String, BTre
         OptionTreatment::AppendedTo(..)
         | OptionTreatment::Sets(_)
         | OptionTreatment::Members(_)
-        | OptionTreatment::Switches(..)
+        | OptionTreatment::Selects(..)
         | OptionTreatment::Server
         | OptionTreatment::Shards
         | OptionTreatment::RewardWeights

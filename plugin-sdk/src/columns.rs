@@ -63,6 +63,13 @@ pub fn teacher_divergence_of_top(beta: f64, count: usize, with_rest: bool) -> St
     format!("{TEACHER_DIVERGENCE}/{beta}/top{count}{}", if with_rest { "+rest" } else { "" })
 }
 
+/// Returns the name of the column with the divergence that `beta` selects over the teacher's `count` likeliest tokens; see
+/// [`teacher_divergence_of_top`]. A teacher on a server, or in a dataset, says no more than these.
+#[must_use]
+pub fn teacher_divergence_of_teacher_top(beta: f64, count: usize, with_rest: bool) -> String {
+    format!("{TEACHER_DIVERGENCE}/{beta}/teacher_top{count}{}", if with_rest { "+rest" } else { "" })
+}
+
 /// Returns the name of the column with a reward's scores.
 #[must_use]
 pub fn reward(name: &str) -> String {

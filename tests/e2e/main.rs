@@ -119,6 +119,7 @@ mod runs {
     mod references;
     mod sampling;
     mod settings;
+    mod teacher_tokens;
     mod whole;
 }
 

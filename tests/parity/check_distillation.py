@@ -22,6 +22,8 @@ must be the same.
   is computed here from its logits.
 - "policy gradient": `--loss-type policy_gradient`, which TRL does not have. DistillationTrainer does everything but the loss, which is
   written down here for autograd: the mean over tokens of -ratio (ln teacher - ln sampled).
+- "likeliest": `--loss-top-k`, which TRL has in its ServerDistillationTrainer for `beta` 0. DistillationTrainer does everything but the
+  loss, which is that trainer's: its divergence and its rest, where the teacher in the process says what its server would.
 - "grpo": `--teacher-kl-coef` of `rlhost grpo`, beside TRL's GRPOTrainer as in check_online_step.py. Each token's advantage gets its own
   term here, from the logits of both models.
 - "same": the teacher is the student. There is nothing to learn, so that loss and update must be zero, which stands in TRL's column.
@@ -58,6 +60,7 @@ from transformers import (
     Qwen2Config)
 from trl import DistillationConfig, DistillationTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 from trl.experimental.gkd import GKDConfig, GKDTrainer
+from trl.experimental.server_distillation import server_distillation_trainer
 from trl.trainer import distillation_trainer, grpo_trainer
 
 LENGTH = 24
@@ -126,6 +129,12 @@ CASES = [
     ("policy gradient adapter", "own", POLICY_GRADIENT, COLD | TWICE, {"adapter": True}),
     ("policy gradient gemma2", "own", POLICY_GRADIENT, COLD | TWICE, {"teacher": "gemma2"}),
     ("policy gradient top_k", "own", POLICY_GRADIENT, TWICE | {"top_k": 20, "score_sampling_support": False}, {}),
+    ("likeliest 1", "own", {"beta": 0.0, "loss_top_k": 1}, {}, {}),
+    ("likeliest 8, cold", "own", {"beta": 0.0, "loss_top_k": 8}, COLD, {}),
+    ("likeliest 8, no tail", "own", {"beta": 0.0, "loss_top_k": 8, "loss_add_tail": False}, {}, {}),
+    ("likeliest 20, beta 0.5", "own", {"beta": 0.5, "loss_top_k": 20}, {}, {}),
+    ("likeliest 5, beta 1", "own", {"beta": 1.0, "loss_top_k": 5}, COLD, {}),
+    ("likeliest 5, adapter", "own", {"beta": 0.0, "loss_top_k": 5}, {}, {"adapter": True, "teacher": "gemma2"}),
     ("grpo 0.5", "grpo", HALF, {}, {}),
     ("grpo 0.5 twice", "grpo", HALF, TWICE, {}),
     ("grpo 0.5 twice, cold", "grpo", HALF, TWICE | COLD, {}),
@@ -318,6 +327,34 @@ class PolicyGradient(Distillation):
         super().log(logs, start_time)
 
 
+class Likeliest(Distillation):
+    """With the loss of the trainer whose teacher is on a server."""
+
+    def __init__(self, *args, top_k, add_tail, **kw):
+        self.top_k, self.add_tail = top_k, add_tail
+        super().__init__(*args, **kw)
+
+    def _compute_loss(self, student, inputs, tokens):
+        (logp, entropy), mask = self.distributions(student, inputs), inputs["completion_mask"]
+        with torch.no_grad():
+            teacher, ids = self.distributions(self.teacher_model, inputs)[0].topk(self.top_k, -1)
+        own, valid = logp.gather(-1, ids), torch.ones_like(teacher, dtype=torch.bool)
+        if self.add_tail:
+            own, with_tail = server_distillation_trainer._add_tail_bucket(own, valid)
+            teacher, valid = server_distillation_trainer._add_tail_bucket(teacher, valid)[0], with_tail
+        else:
+            own, teacher = own.log_softmax(-1), teacher.log_softmax(-1)
+        divergence = server_distillation_trainer._jsd_divergence(own, teacher, self.beta, valid).sum(-1)
+        return (divergence * mask).sum() / tokens, (entropy * mask).sum(), mask.sum()
+
+    def distributions(self, model, batch):
+        ids, attention = (torch.cat([batch[f"prompt_{name}"], batch[f"completion_{name}"]], 1) for name in ("ids", "mask"))
+        kept = batch["completion_ids"].shape[1]
+        logits = model(input_ids=ids, attention_mask=attention, use_cache=False).logits[:, -kept - 1 : -1]
+        logp = (logits / self.temperature).log_softmax(-1)
+        return logp, -(logp.exp() * logp).sum(-1).detach()
+
+
 class Gkd(ByTokens, GKDTrainer):
     """TRL's trainer, with the entropy."""
 
@@ -372,6 +409,8 @@ def train_own(base, student, teacher, tokenizer, rows, out, accumulation, settin
     trainer = Distillation
     if "loss_type" in settings:
         trainer, given = PolicyGradient, given | {"iterations": iterations}
+    if "loss_top_k" in settings:
+        trainer, given = Likeliest, given | {"top_k": settings["loss_top_k"], "add_tail": settings.get("loss_add_tail", True)}
     train(trainer(
         model=opened(base, student), teacher_model=load_model(teacher), args=args, train_dataset=datasets.Dataset.from_list(prompts),
         processing_class=tokenizer, callbacks=[callback], **given))

@@ -35,6 +35,8 @@ pub enum TeacherModelKind {
     Live,
     /// An exponential moving average of the policy.
     Ema,
+    /// Another model, whose likeliest tokens are in the dataset's columns teacher_token_ids and teacher_logprobs.
+    Dataset,
 }
 
 /// How inference servers get the policy's weights.

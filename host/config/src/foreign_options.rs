@@ -15,8 +15,8 @@ pub enum OptionTreatment {
     AppendedTo(&'static str, char),
     /// The value sets this key, and overrides what files and flags set.
     Sets(&'static str),
-    /// The first value turns this key on, the second turns it off.
-    Switches(&'static str, [&'static str; 2]),
+    /// Each value sets this key to the one beside it.
+    Selects(&'static str, &'static [(&'static str, &'static str)]),
     /// The values are the weights of the rewards.
     RewardWeights,
     /// The members of the value, by name, set these keys.
@@ -48,7 +48,7 @@ pub struct ForeignOption {
 const OFF: [&str; 6] = ["false", "no", "none", "null", "0", ""];
 
 use OptionTreatment::{
-    AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, RewardWeights, Server, Sets, Shards, Switches,
+    AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, RewardWeights, Selects, Server, Sets, Shards,
 };
 
 const NONE: OptionTreatment = Only(&[]);
@@ -283,7 +283,7 @@ const OPTIONS: &[(OptionTreatment, &str, &[&str])] = &[
     (Only(&["text"]), "rename the column with --columns text=COLUMN", &["dataset_text_field"]),
     (Only(&["keep_start"]), "texts are truncated at the end", &["truncation_mode"]),
     (
-        Switches("shuffle_dataset", ["random", "sequential"]),
+        Selects("shuffle_dataset", &[("random", "true"), ("sequential", "false")]),
         "it sets --shuffle-dataset: random shuffles the rows, sequential keeps their order",
         &["train_sampling_strategy"],
     ),
@@ -293,6 +293,36 @@ const OPTIONS: &[(OptionTreatment, &str, &[&str])] = &[
         "the teacher's weights stay in the precision of its files; --teacher-load-in-8bit or --teacher-load-in-4bit hold them in less",
         &["teacher_model_init_kwargs"],
     ),
+    (
+        Selects("learn_from", &[("0", "dataset"), ("0.0", "dataset"), ("1", "generation"), ("1.0", "generation")]),
+        "it sets --learn-from: at 0 the dataset's completions are learned, at 1 the policy's; a mixture of both is not supported",
+        &["lmbda"],
+    ),
+    (
+        Only(&["false"]),
+        "write the teacher's completions first, with rlhost generate, and learn from them with --learn-from dataset",
+        &["seq_kd", "generate_from_teacher"],
+    ),
+    (
+        NONE,
+        "a teacher must have the policy's tokenizer; losses across tokenizers (ULD, GOLD) are not supported",
+        &[
+            "teacher_tokenizer_name_or_path",
+            "use_uld_loss",
+            "use_extended_uld",
+            "uld_use_hybrid_loss",
+            "uld_token_merge_strategy",
+            "uld_hybrid_matched_weight",
+            "uld_hybrid_unmatched_weight",
+            "uld_crossentropy_weight",
+            "uld_distillation_weight",
+            "uld_student_temperature",
+            "uld_teacher_temperature",
+            "uld_skip_student_eos",
+            "uld_skip_teacher_eos",
+        ],
+    ),
+    (Only(&["sampled"]), "with --loss-type policy_gradient the sampled tokens are compared", &["reverse_kl_top_1_mode"]),
     (NONE, "datasets are always prepared; use flags, such as --max-length or --packing", &["dataset_kwargs"]),
     (NONE, "use --device cpu", &["use_cpu"]),
     (NONE, "use --gradient-checkpointing", &["activation_checkpointing", "activation_offloading"]),
@@ -448,8 +478,11 @@ impl ForeignOption {
         if let Sets(key) = self.treatment {
             table.insert(key.to_owned(), value.clone());
         }
-        if let (Switches(key, [on, _]), Some(text)) = (self.treatment, value.as_str()) {
-            table.entry(key).or_insert(Value::Boolean(text.eq_ignore_ascii_case(on)));
+        if let Selects(key, values) = self.treatment
+            && let Some((_, own)) = values.iter().find(|(theirs, _)| *theirs == lowercase(value))
+        {
+            let own = own.parse().map_or_else(|_| Value::String((*own).to_owned()), Value::Boolean);
+            table.entry(key).or_insert(own);
         }
         let rewards = self.rewards(value);
         if !rewards.is_empty()

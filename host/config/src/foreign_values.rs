@@ -1,7 +1,7 @@
 //! Checks the values of TRL's options.
 
 use super::foreign_options::OptionTreatment::{
-    AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, RewardWeights, Server, Sets, Shards, Switches,
+    AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, RewardWeights, Selects, Server, Sets, Shards,
 };
 use super::foreign_options::{ForeignOption, REWARDS, RewardSubstitute, is_off, lowercase, script_of, stand_in, texts};
 use super::{servers, sharding};
@@ -41,8 +41,11 @@ impl ForeignOption {
                 }
                 Ok(())
             }),
-            Switches(_, values) if values.contains(&text.as_str()) => Ok(()),
-            Switches(_, values) => Err(format!("is {text}; it can only be {} here: {}", values.join(" or "), self.why)),
+            Selects(_, values) if values.iter().any(|(theirs, _)| *theirs == text) => Ok(()),
+            Selects(_, values) => {
+                let values: Vec<&str> = values.iter().map(|(theirs, _)| *theirs).collect();
+                Err(format!("is {text}; it can only be {} here: {}", values.join(" or "), self.why))
+            }
             Only(values) if values.contains(&text.as_str()) => Ok(()),
             Only(values) if is_off => {
                 // The run will differ from what was requested.

@@ -41,8 +41,9 @@ pub struct RunConfig {
     #[schemars(extend("rank" = "own", "aliases" = ["teacher_model_name_or_path"], "inherited_with" = "algorithm", "reach" = "read"))]
     pub teacher_model: Option<String>,
     /// Which model the teacher is: named for teacher_model; base for the one that the run starts with; live for the policy itself, which
-    /// learns what it would write if it read the prompt that teacher_prompt_template builds; or ema for an exponential moving average of the
-    /// policy, which starts as base [default: named]
+    /// learns what it would write if it read the prompt that teacher_prompt_template builds; ema for an exponential moving average of the
+    /// policy, which starts as base; or dataset for another model, whose likeliest tokens are in the dataset's columns teacher_token_ids and
+    /// teacher_logprobs [default: named]
     #[schemars(extend("inherited_with" = "algorithm"))]
     pub teacher_model_kind: TeacherModelKind,
     /// With teacher_model_kind = "ema": weight of the policy in each update of the average [default: 0.05]
@@ -56,8 +57,9 @@ pub struct RunConfig {
     #[schemars(extend("inherited_with" = "algorithm"))]
     pub teacher_prompt_template: Option<String>,
     /// Inference server of the teacher, in place of teacher_model: vLLM, SGLang or rlhost serve, as in "http://node1:8000". It says the
-    /// log-probabilities of completions' tokens, from which teacher_kl_coef and loss_type = "policy_gradient" learn. Several have names, as
-    /// in "maths=http://node1:8000", and the dataset's column `teacher` names each row's [default: none]
+    /// log-probabilities of completions' tokens, from which teacher_kl_coef and loss_type = "policy_gradient" learn, and those of the likeliest
+    /// tokens in their place, over which loss_top_k computes divergences. Several have names, as in "maths=http://node1:8000", and the
+    /// dataset's column `teacher` names each row's [default: none]
     #[schemars(extend("aliases" = ["teacher_model_server_url"], "inherited_with" = "algorithm", "reach" = "granted"))]
     pub teacher_server: Vec<String>,
     /// Hold the teacher's linear layers in 8 bits, like bitsandbytes; CPU only [default: false]

@@ -70,6 +70,7 @@ impl RunConfig {
             TeacherModelKind::Base => "base, the model that the run starts with",
             TeacherModelKind::Live => "live, the policy itself",
             TeacherModelKind::Ema => "ema, an average of the policy",
+            TeacherModelKind::Dataset => "dataset, whose columns have what a teacher said",
         };
         let named = [("teacher_model", self.teacher_model.is_some()), ("teacher_server", !self.teacher_server.is_empty())];
         if let Some((key, _)) = named.into_iter().find(|(_, given)| *given) {
@@ -77,6 +78,9 @@ impl RunConfig {
         }
         if self.teacher_model_kind == TeacherModelKind::Base {
             return Ok(());
+        }
+        if self.teacher_model_kind == TeacherModelKind::Dataset {
+            return self.check_taught_dataset();
         }
         let bits = [
             ("teacher_load_in_8bit", self.teacher_load_in_8bit),
@@ -86,6 +90,19 @@ impl RunConfig {
         ];
         if let Some((key, _)) = bits.into_iter().find(|(_, given)| *given) {
             return Err((key, format!("is not possible with teacher_model_kind {kind}")));
+        }
+        Ok(())
+    }
+
+    /// Checks that the completions about which a dataset's columns say what a teacher said are learned, each as a row.
+    fn check_taught_dataset(&self) -> Result<(), (&'static str, String)> {
+        const KIND: &str = "teacher_model_kind";
+        if self.learn_from != CompletionSource::Dataset {
+            let detail = "is dataset, whose columns are about the dataset's completions; set learn_from = \"dataset\"";
+            return Err((KIND, detail.into()));
+        }
+        if self.packing {
+            return Err((KIND, "is dataset, which is not possible with packing".into()));
         }
         Ok(())
     }
@@ -119,7 +136,7 @@ impl RunConfig {
             ));
         }
         if self.learn_from == CompletionSource::Dataset {
-            return Err((KEY, "needs completions of the policy; set learn_from = \"policy\"".into()));
+            return Err((KEY, "needs completions of the policy; set learn_from = \"generation\"".into()));
         }
         Ok(())
     }
@@ -179,7 +196,12 @@ mod tests {
         let base = || RunConfig { teacher_model_kind: TeacherModelKind::Base, ..RunConfig::default() };
         let live = || RunConfig { teacher_model_kind: TeacherModelKind::Live, ..told() };
         let ema = || RunConfig { teacher_model_kind: TeacherModelKind::Ema, ..RunConfig::default() };
-        for valid in [told(), base(), live(), ema()] {
+        let dataset = || RunConfig {
+            teacher_model_kind: TeacherModelKind::Dataset,
+            learn_from: CompletionSource::Dataset,
+            ..RunConfig::default()
+        };
+        for valid in [told(), base(), live(), ema(), dataset()] {
             assert_eq!(valid.check_teacher(), Ok(()));
         }
         let cases = [
@@ -190,6 +212,9 @@ mod tests {
                 RunConfig { teacher_server: vec!["http://node1:80".into()], ..live() },
             ),
             ("teacher_load_in_4bit", "live, the policy itself", RunConfig { teacher_load_in_4bit: true, ..live() }),
+            ("teacher_model_kind", "set learn_from", RunConfig { learn_from: CompletionSource::Generation, ..dataset() }),
+            ("teacher_model_kind", "not possible with packing", RunConfig { packing: true, ..dataset() }),
+            ("teacher_model_kind", "names another teacher", RunConfig { teacher_model: Some("other".into()), ..dataset() }),
             ("zero_stage", "live, the policy itself", RunConfig { zero_stage: 3, ..live() }),
             ("zero_stage", "ema, an average of the policy", RunConfig { zero_stage: 3, ..ema() }),
             ("teacher_model_kind", "names another teacher", RunConfig { teacher_model: Some("other".into()), ..ema() }),

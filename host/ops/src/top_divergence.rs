@@ -1,5 +1,6 @@
-//! Divergences of two models' distributions over the student's most likely tokens, in place of the whole vocabulary (`divergence.rs`). The
-//! tokens' probabilities are divided by their sum, or all other tokens together count as one more.
+//! Divergences of two models' distributions over the most likely tokens of one of them, in place of the whole vocabulary (`divergence.rs`).
+//! The tokens' probabilities are divided by their sum, or all other tokens together count as one more. Of a teacher, its log-probabilities
+//! of these tokens are enough.
 //!
 //! The derivatives of a row's logits are computed with its value: those of the likely tokens are stored, and those of all others are a factor
 //! times their probabilities.
@@ -13,11 +14,12 @@ use super::view::MatrixView;
 use super::{Error, Result, logprob, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 /// Largest logarithm of the likely tokens' probability together; the others' would be zero otherwise.
 const MOST_LIKELY: f64 = -1e-7;
 
-/// The student's most likely tokens, over which distributions are compared.
+/// The most likely tokens of a model, over which distributions are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopTokens {
     /// Number of tokens.
@@ -26,14 +28,23 @@ pub struct TopTokens {
     pub with_rest: bool,
 }
 
+/// A token with its log-probability.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+pub struct LikelyToken {
+    /// Token id.
+    pub id: u32,
+    /// Natural logarithm of its probability.
+    pub logp: f32,
+}
+
 /// Divergence of two models' distributions over likely tokens at each of `M` rows, with its derivatives.
 #[derive(Clone, Debug)]
 pub struct TopDivergence {
     /// Divergences in nats, `[M]`.
     values: Vec<f32>,
-    /// Likely tokens of each row, `K` of them, the likeliest first.
+    /// Tokens that are compared at each row, `K` of them.
     tokens: Vec<Vec<u32>>,
-    /// Derivatives of each row's divergence with respect to the student's logits of its likely tokens, `K` of them.
+    /// Derivatives of each row's divergence with respect to the student's logits of these tokens, `K` of them.
     slopes: Vec<Vec<f32>>,
     /// Factor of the student's probabilities in the derivatives with respect to the logits of all other tokens, `[M]`.
     of_rest: Vec<f32>,
@@ -155,6 +166,9 @@ fn of_probabilities(ln_p: &[f64], ln_q: &[f64], kind: DivergenceKind) -> (f64, V
 impl RowDivergence {
     /// Computes a row's divergence from the logarithms of the likely tokens' probabilities.
     fn new(ln_p: &[f64], ln_q: &[f64], kind: DivergenceKind, with_rest: bool) -> Self {
+        if ln_p.is_empty() {
+            return Self { value: 0.0, slopes: Vec::new(), of_rest: 0.0 };
+        }
         if !with_rest {
             let normalised = |all: &[f64]| {
                 let sum = ln_sum(all);
@@ -191,31 +205,100 @@ pub fn forward(
     top: TopTokens,
 ) -> Result<TopDivergence> {
     let (m, vocab) = check(&student, &teacher, beta)?;
-    let TopTokens { count, with_rest } = TopTokens { count: top.count.min(vocab), ..top };
-    if stats.log_sum.len() != m || count == 0 {
-        let detail = format!("statistics of {} rows for {m} predictions of {count} tokens", stats.log_sum.len());
+    let rows = RowComparison { stats, kind: DivergenceKind::new(beta), with_rest: top.with_rest, vocab };
+    rows.check(m, top.count)?;
+    let likely = likeliest(student, top.count.min(vocab))?;
+    let tokens: Vec<Vec<u32>> = likely.iter().map(|row| row.iter().map(|(_, token)| *token).collect()).collect();
+    let logits = likely.into_iter().map(|row| row.into_iter().map(|(logit, _)| logit).collect()).collect();
+    let of_teacher = logits_of(teacher, &tokens)?;
+    let sums = log_sums(teacher)?;
+    let of_teacher = of_teacher.iter().zip(&sums).map(|(row, sum)| row.iter().map(|logit| ln(*logit, *sum)).collect());
+    Ok(rows.compare(tokens, logits, of_teacher.collect()))
+}
+
+/// Computes the divergence over the tokens that a teacher listed with its log-probabilities, each at most once; see [`forward`]. A row
+/// without tokens has no divergence.
+///
+/// # Errors
+/// If there is not one list per row, a token is outside the student's vocabulary, or the tensors are on a device.
+pub fn listed(
+    student: Predictions<'_>,
+    stats: &logprob::TokenStats,
+    teacher: &[Vec<LikelyToken>],
+    beta: f64,
+    with_rest: bool,
+) -> Result<TopDivergence> {
+    let (m, vocab) = check(&student, &student, beta)?;
+    let rows = RowComparison { stats, kind: DivergenceKind::new(beta), with_rest, vocab };
+    rows.check(m, 1)?;
+    let is_outside = |token: &LikelyToken| token.id as usize >= vocab;
+    if teacher.len() != m || teacher.iter().flatten().any(is_outside) {
+        let detail = format!("{} lists of tokens below {vocab} for {m} rows", teacher.len());
         return Err(Error::Shape { op: "divergence", detail });
     }
-    let teacher_log_sums = logprob::forward(teacher.hidden, teacher.output, &vec![0; m], teacher.scale, None)?.log_sum;
-    let likely = likeliest(student, count)?;
-    let tokens: Vec<Vec<u32>> = likely.iter().map(|row| row.iter().map(|(_, token)| *token).collect()).collect();
-    let of_teacher = logits_of(teacher, &tokens)?;
-    let kind = DivergenceKind::new(beta);
-    let rows = likely.par_iter().zip(&of_teacher).zip(stats.log_sum.par_iter().zip(&teacher_log_sums));
-    let rows = rows.map(|((student, teacher), (student_sum, teacher_sum))| {
-        let ln = |logit: f32, sum: f32| f64::from(logit) - f64::from(sum);
-        let ln_p: Vec<f64> = student.iter().map(|(logit, _)| ln(*logit, *student_sum)).collect();
-        let ln_q: Vec<f64> = teacher.iter().map(|logit| ln(*logit, *teacher_sum)).collect();
-        RowDivergence::new(&ln_p, &ln_q, kind, with_rest && count < vocab)
-    });
-    let rows: Vec<RowDivergence> = rows.collect();
-    Ok(TopDivergence {
-        values: rows.iter().map(|row| row.value as f32).collect(),
-        of_rest: rows.iter().map(|row| row.of_rest as f32).collect(),
-        slopes: rows.into_iter().map(|row| row.slopes).collect(),
-        tokens,
-        log_sums: stats.log_sum.clone(),
-    })
+    let tokens: Vec<Vec<u32>> = teacher.iter().map(|row| row.iter().map(|token| token.id).collect()).collect();
+    let logits = logits_of(student, &tokens)?;
+    let of_teacher = teacher.iter().map(|row| row.iter().map(|token| f64::from(token.logp)).collect());
+    Ok(rows.compare(tokens, logits, of_teacher.collect()))
+}
+
+/// Returns a model's likeliest tokens at each row, the likeliest first; all, if there are fewer than `count`.
+///
+/// # Errors
+/// If the tensors are on a device.
+pub fn likeliest_tokens(of: Predictions<'_>, count: usize) -> Result<Vec<Vec<LikelyToken>>> {
+    let vocab = check(&of, &of, 0.0)?.1;
+    let (likely, sums) = (likeliest(of, count.clamp(1, vocab))?, log_sums(of)?);
+    let row = |(row, sum): (Vec<(f32, u32)>, f32)| {
+        row.into_iter().map(|(logit, id)| LikelyToken { id, logp: ln(logit, sum) as f32 }).collect()
+    };
+    Ok(likely.into_iter().zip(sums).map(row).collect())
+}
+
+/// Returns the logarithm of a token's probability.
+fn ln(logit: f32, log_sum: f32) -> f64 {
+    f64::from(logit) - f64::from(log_sum)
+}
+
+/// Returns the logarithms of a model's normalisers.
+fn log_sums(of: Predictions<'_>) -> Result<Vec<f32>> {
+    let targets = vec![0; matrix_dims(of.hidden).0];
+    Ok(logprob::forward(of.hidden, of.output, &targets, of.scale, None)?.log_sum)
+}
+
+/// How rows are compared.
+struct RowComparison<'a> {
+    /// Statistics of the student's predictions.
+    stats: &'a logprob::TokenStats,
+    kind: DivergenceKind,
+    with_rest: bool,
+    vocab: usize,
+}
+
+impl RowComparison<'_> {
+    fn check(&self, rows: usize, count: usize) -> Result<()> {
+        if self.stats.log_sum.len() == rows && count > 0 {
+            return Ok(());
+        }
+        let detail = format!("statistics of {} rows for {rows} predictions of {count} tokens", self.stats.log_sum.len());
+        Err(Error::Shape { op: "divergence", detail })
+    }
+
+    /// Compares the models at each row, by the student's logits and the logarithms of the teacher's probabilities of these tokens.
+    fn compare(&self, tokens: Vec<Vec<u32>>, logits: Vec<Vec<f32>>, of_teacher: Vec<Vec<f64>>) -> TopDivergence {
+        let rows = logits.par_iter().zip(&of_teacher).zip(&self.stats.log_sum).map(|((logits, ln_q), sum)| {
+            let ln_p: Vec<f64> = logits.iter().map(|logit| ln(*logit, *sum)).collect();
+            RowDivergence::new(&ln_p, ln_q, self.kind, self.with_rest && ln_p.len() < self.vocab)
+        });
+        let rows: Vec<RowDivergence> = rows.collect();
+        TopDivergence {
+            values: rows.iter().map(|row| row.value as f32).collect(),
+            of_rest: rows.iter().map(|row| row.of_rest as f32).collect(),
+            slopes: rows.into_iter().map(|row| row.slopes).collect(),
+            tokens,
+            log_sums: self.stats.log_sum.clone(),
+        }
+    }
 }
 
 impl TopDivergence {
@@ -309,10 +392,18 @@ mod tests {
         z.iter().map(|z| z - sum).collect()
     }
 
+    /// Whose likeliest tokens are compared.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum TopOf {
+        Student,
+        Teacher,
+    }
+
     /// The definition over a whole row, by sorting.
-    fn defined(p: &[f64], q: &[f64], beta: f64, top: TopTokens) -> f64 {
+    fn defined(p: &[f64], q: &[f64], beta: f64, (top, of): (TopTokens, TopOf)) -> f64 {
         let mut order: Vec<usize> = (0..p.len()).collect();
-        order.sort_by(|a, b| p[*b].total_cmp(&p[*a]));
+        let sorted = if of == TopOf::Student { p } else { q };
+        order.sort_by(|a, b| sorted[*b].total_cmp(&sorted[*a]));
         let chosen = |of: &[f64]| -> Vec<f64> {
             let likely: Vec<f64> = order[..top.count].iter().map(|i| of[*i].exp()).collect();
             let sum: f64 = likely.iter().sum();
@@ -340,16 +431,20 @@ mod tests {
             Self { h: [values(m * D[0], 1), values(m * D[1], 2)], w: [values(vocab * D[0], 3), values(vocab * D[1], 4)] }
         }
 
-        fn wanted(&self, h: &[f32], w: &[f32], beta: f64, top: TopTokens) -> Vec<f64> {
+        fn wanted(&self, h: &[f32], w: &[f32], beta: f64, top: (TopTokens, TopOf)) -> Vec<f64> {
             let rows = h.chunks(D[0]).zip(self.h[1].chunks(D[1]));
             rows.map(|(h, t)| defined(&log_softmax(h, w), &log_softmax(t, &self.w[1]), beta, top)).collect()
         }
 
-        fn run(&self, beta: f64, top: TopTokens, d_values: &[f32]) -> [Vec<f32>; 3] {
+        fn run(&self, beta: f64, (top, whose): (TopTokens, TopOf), d_values: &[f32]) -> [Vec<f32>; 3] {
             let tensors: Vec<(Tensor, Tensor)> = (0..2).map(|i| (matrix(&self.h[i], D[i]), matrix(&self.w[i], D[i]))).collect();
             let of = |i: usize| Predictions { hidden: &tensors[i].0, output: &tensors[i].1, scale: SCALE };
             let stats = logprob::forward(of(0).hidden, of(0).output, &vec![0; d_values.len()], SCALE, None).unwrap();
-            let divergence = forward(of(0), &stats, of(1), beta, top).unwrap();
+            let divergence = match whose {
+                TopOf::Student => forward(of(0), &stats, of(1), beta, top),
+                TopOf::Teacher => listed(of(0), &stats, &likeliest_tokens(of(1), top.count).unwrap(), beta, top.with_rest),
+            };
+            let divergence = divergence.unwrap();
             let d_output = matrix(&vec![0.0; self.w[0].len()], D[0]);
             let d_hidden = divergence.backward(of(0), d_values, Some(&d_output)).unwrap();
             [divergence.values, to_vec(&d_hidden).unwrap(), to_vec(&d_output).unwrap()]
@@ -364,13 +459,19 @@ mod tests {
         }
     }
 
+    /// Returns each combination of a divergence, whether the rest counts, and whose tokens are compared.
+    fn variants() -> impl Iterator<Item = (f64, bool, TopOf)> {
+        let of_beta = |beta| [false, true].map(|with_rest| [TopOf::Student, TopOf::Teacher].map(|of| (beta, with_rest, of)));
+        BETAS.into_iter().flat_map(of_beta).flatten()
+    }
+
     #[test]
     fn divergences_are_those_of_the_likeliest_tokens_of_whole_rows() {
         for (m, vocab, count) in [(1, 3, 1), (7, 300, 40), (3, TOKENS + 9, 100), (ROWS + 3, 40, 5), (2, 20, 19)] {
-            for (beta, with_rest) in BETAS.into_iter().flat_map(|beta| [(beta, false), (beta, true)]) {
-                let (case, top) = (TopDivergenceCase::new(m, vocab), TopTokens { count, with_rest });
+            for (beta, with_rest, of) in variants() {
+                let (case, top) = (TopDivergenceCase::new(m, vocab), (TopTokens { count, with_rest }, of));
                 let [got, ..] = case.run(beta, top, &vec![0.0; m]);
-                let what = format!("{m} rows, {count} of {vocab} tokens, beta {beta}, rest {with_rest}");
+                let what = format!("{m} rows, {count} of {vocab} tokens of the {of:?}, beta {beta}, rest {with_rest}");
                 close(&what, &got, &case.wanted(&case.h[0], &case.w[0], beta, top), 2e-5);
             }
         }
@@ -379,8 +480,8 @@ mod tests {
     #[test]
     fn gradients_are_the_slopes_of_the_definition() {
         let (m, vocab, step) = (3, 11, 1e-3f32);
-        for (beta, with_rest) in BETAS.into_iter().flat_map(|beta| [(beta, false), (beta, true)]) {
-            let (case, top, d_values) = (TopDivergenceCase::new(m, vocab), TopTokens { count: 4, with_rest }, values(m, 9));
+        for (beta, with_rest, of) in variants() {
+            let (case, top, d_values) = (TopDivergenceCase::new(m, vocab), (TopTokens { count: 4, with_rest }, of), values(m, 9));
             let loss = |h: &[f32], w: &[f32]| -> f64 {
                 case.wanted(h, w, beta, top).iter().zip(&d_values).map(|(value, d)| value * f64::from(*d)).sum()
             };
@@ -397,7 +498,7 @@ mod tests {
                 (0..of.len()).map(slope).collect()
             };
             let [_, d_hidden, d_output] = case.run(beta, top, &d_values);
-            let what = format!("beta {beta}, rest {with_rest}");
+            let what = format!("beta {beta}, rest {with_rest}, tokens of the {of:?}");
             close(&format!("d hidden, {what}"), &d_hidden, &slopes(&case.h[0], &|h| loss(h, &case.w[0])), 1e-4);
             close(&format!("d output, {what}"), &d_output, &slopes(&case.w[0], &|w| loss(&case.h[0], w)), 1e-4);
         }
@@ -407,10 +508,12 @@ mod tests {
     fn all_tokens_give_the_divergence_over_the_vocabulary_and_none_are_refused() {
         let case = TopDivergenceCase::new(4, 50);
         for beta in BETAS {
-            let of = |count, with_rest| case.run(beta, TopTokens { count, with_rest }, &[1.0; 4]);
-            let whole = case.wanted(&case.h[0], &case.w[0], beta, TopTokens { count: 50, with_rest: false });
-            for top in [of(50, false), of(50, true), of(1000, true)] {
-                close(&format!("beta {beta}"), &top[0], &whole, 2e-5);
+            let of = |count, with_rest, of| case.run(beta, (TopTokens { count, with_rest }, of), &[1.0; 4]);
+            let whole = case.wanted(&case.h[0], &case.w[0], beta, (TopTokens { count: 50, with_rest: false }, TopOf::Student));
+            for whose in [TopOf::Student, TopOf::Teacher] {
+                for top in [of(50, false, whose), of(50, true, whose), of(1000, true, whose)] {
+                    close(&format!("beta {beta}"), &top[0], &whole, 2e-5);
+                }
             }
         }
         let (hidden, output) = (matrix(&case.h[0], D[0]), matrix(&case.w[0], D[0]));
@@ -418,5 +521,26 @@ mod tests {
         let stats = logprob::forward(&hidden, &output, &[0; 4], SCALE, None).unwrap();
         assert!(forward(of, &stats, of, 0.5, TopTokens { count: 0, with_rest: false }).is_err());
         assert!(forward(of, &stats, of, 1.5, TopTokens { count: 3, with_rest: false }).is_err());
+    }
+
+    #[test]
+    fn rows_without_tokens_have_no_divergence_and_unknown_tokens_are_refused() {
+        let case = TopDivergenceCase::new(3, 20);
+        let (hidden, output) = (matrix(&case.h[0], D[0]), matrix(&case.w[0], D[0]));
+        let of = Predictions { hidden: &hidden, output: &output, scale: SCALE };
+        let stats = logprob::forward(&hidden, &output, &[0; 3], SCALE, None).unwrap();
+        let mut teacher = likeliest_tokens(of, 4).unwrap();
+        teacher.iter_mut().flatten().for_each(|token| token.logp -= 0.5);
+        teacher[1].clear();
+        for (beta, with_rest) in BETAS.into_iter().flat_map(|beta| [(beta, false), (beta, true)]) {
+            let divergence = listed(of, &stats, &teacher, beta, with_rest).unwrap();
+            let values = divergence.values();
+            assert_eq!((values[1], values[0] > 1e-4), (0.0, with_rest), "beta {beta}: {values:?}");
+            let d_hidden = to_vec(&divergence.backward(of, &[1.0; 3], None).unwrap()).unwrap();
+            assert!(d_hidden[D[0]..2 * D[0]].iter().all(|d| *d == 0.0) && d_hidden.iter().all(|d| d.is_finite()));
+        }
+        assert!(listed(of, &stats, &teacher[..2], 0.5, true).is_err());
+        teacher[2][0].id = 20;
+        assert!(listed(of, &stats, &teacher, 0.5, true).is_err());
     }
 }

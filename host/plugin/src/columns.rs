@@ -26,7 +26,7 @@ pub const TEACHER_LOGP: &str = "teacher_logp";
 pub const HAS_TEACHER_PROMPT: &str = "has_teacher_prompt";
 /// Divergences of the policy's distributions from the teacher's. A suffix says which: `teacher_divergence/0` is the forward divergence,
 /// `/1` the reverse one, and numbers between them the generalised Jensen-Shannon divergences. `/top100` after that compares the policy's 100
-/// likeliest tokens, and `/top100+rest` all others together as one more.
+/// likeliest tokens, `/teacher_top100` the teacher's, and `/top100+rest` all others together as one more.
 pub const TEACHER_DIVERGENCE: &str = "teacher_divergence";
 /// Log-probabilities as the sampler computed them.
 pub const SAMPLING_LOGP: &str = "sampling_logp";
@@ -83,15 +83,17 @@ const MOST_TOP: usize = 1 << 14;
 pub struct DivergenceColumn {
     /// Which divergence, from 0 to 1.
     pub beta: f64,
-    /// The policy's likeliest tokens, if only these are compared.
+    /// The likeliest tokens that are compared, if not all are.
     pub top: Option<TopColumn>,
 }
 
-/// The policy's likeliest tokens, which a divergence compares.
+/// The likeliest tokens, which a divergence compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopColumn {
     /// Number of tokens.
     pub count: usize,
+    /// Whether they are the teacher's; otherwise they are the policy's.
+    pub of_teacher: bool,
     /// Whether all other tokens together count as one more.
     pub with_rest: bool,
 }
@@ -103,8 +105,9 @@ pub fn divergence_of(name: &str) -> Option<DivergenceColumn> {
     let beta = beta.parse().ok().filter(|beta| (0.0..=1.0).contains(beta))?;
     let Some(top) = top else { return Some(DivergenceColumn { beta, top: None }) };
     let (count, with_rest) = top.strip_suffix("+rest").map_or((top, false), |count| (count, true));
+    let (count, of_teacher) = count.strip_prefix("teacher_").map_or((count, false), |count| (count, true));
     let count = count.strip_prefix("top")?.parse().ok().filter(|count| (1..=MOST_TOP).contains(count))?;
-    Some(DivergenceColumn { beta, top: Some(TopColumn { count, with_rest }) })
+    Some(DivergenceColumn { beta, top: Some(TopColumn { count, of_teacher, with_rest }) })
 }
 
 /// A column that the host can compute.
@@ -209,13 +212,16 @@ mod tests {
 
     #[test]
     fn a_divergence_is_named_by_its_number() {
-        let top = |count, with_rest| Some(TopColumn { count, with_rest });
+        let top = |count, with_rest| Some(TopColumn { count, of_teacher: false, with_rest });
+        let of_teacher = |count, with_rest| Some(TopColumn { count, of_teacher: true, with_rest });
         for (name, beta, top) in [
             ("teacher_divergence/0", 0.0, None),
             ("teacher_divergence/0.5", 0.5, None),
             ("teacher_divergence/1", 1.0, None),
             ("teacher_divergence/0.5/top100", 0.5, top(100, false)),
             ("teacher_divergence/1/top20+rest", 1.0, top(20, true)),
+            ("teacher_divergence/0/teacher_top8", 0.0, of_teacher(8, false)),
+            ("teacher_divergence/0.5/teacher_top1+rest", 0.5, of_teacher(1, true)),
         ] {
             assert_eq!(divergence_of(name), Some(DivergenceColumn { beta, top }), "{name}");
             assert_eq!(HostColumn::find(name).map(|known| known.name), Some(TEACHER_DIVERGENCE));
@@ -232,6 +238,8 @@ mod tests {
             "teacher_divergence/0.5/top100000",
             "teacher_divergence/0.5/100",
             "teacher_divergence/0.5/top9+all",
+            "teacher_divergence/0.5/teacher_9",
+            "teacher_divergence/0.5/teachers_top9",
         ] {
             assert!(divergence_of(name).is_none() && HostColumn::find(name).is_none(), "{name}");
         }

@@ -23,6 +23,7 @@ use crate::data::{
     self, ChatMessage, CompletionRow, Location, PreferenceRow, PromptForm, PromptRow, RowColumns, TeacherPrompts,
     TemplateVariables, TextOrChat, TokenCountBounds, TokenizedRow, Tokenizer,
 };
+use crate::ops::top_divergence::LikelyToken;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::sync::{Arc, Once, OnceLock};
@@ -154,11 +155,13 @@ pub(super) struct PromptAnswers {
     pub value_positions: [usize; 2],
     /// For reward models: the margin of the chosen answer, if the dataset has one.
     pub margin: Option<f32>,
+    /// A teacher's likeliest tokens in place of each token of the chosen answer, if the dataset has them.
+    pub teacher_tokens: Option<Vec<Vec<LikelyToken>>>,
 }
 
 impl PromptAnswers {
     fn new(chosen: Vec<u32>, learned: Option<Vec<u8>>, rejected: Vec<u32>) -> Self {
-        Self { chosen, learned, rejected, label: None, value_positions: [0; 2], margin: None }
+        Self { chosen, learned, rejected, label: None, value_positions: [0; 2], margin: None, teacher_tokens: None }
     }
 }
 
@@ -210,6 +213,8 @@ pub(super) struct DatasetReader {
     pub form: Option<Arc<PromptForm>>,
     /// How prompts for a teacher are built, if it reads others than the policy.
     pub taught: Option<Arc<TeacherPrompts>>,
+    /// Whether rows have a teacher's likeliest tokens.
+    pub teacher_tokens: bool,
 }
 
 impl DatasetReader {
@@ -376,18 +381,23 @@ impl DatasetReader {
             }
             None => learned_of(&row, &tokens, &chosen, tokenizer, what).map_err(|e| place.failed(e))?,
         };
+        let mut teacher_tokens =
+            self.teacher_tokens.then(|| self.read_teacher_tokens(&place, &row.columns, chosen.len())).transpose()?;
         if what.includes_prompts {
+            teacher_tokens.iter_mut().for_each(|lists| drop(lists.splice(0..0, vec![Vec::new(); tokens.len()])));
             chosen.splice(0..0, tokens.drain(..));
         }
         self.shorten(&mut tokens);
         if tokens.is_empty() && !chosen.is_empty() {
             tokens.push(chosen.remove(0));
             learned = learned.map(|mask| mask[1..].to_vec());
+            teacher_tokens.iter_mut().for_each(|lists| drop(lists.remove(0)));
         }
         let room = self.room(&place, &tokens)?;
         self.mention_cut(&place, tokens.len() + chosen.len());
         let beyond = chosen.split_off(room.min(chosen.len()));
         learned.iter_mut().for_each(|mask| mask.truncate(room));
+        teacher_tokens.iter_mut().for_each(|lists| lists.truncate(room));
         if chosen.is_empty() {
             return Err(place.row_error("has no tokens to learn"));
         }
@@ -396,8 +406,14 @@ impl DatasetReader {
             let nothing = if row.tokens.is_some() { "nothing is learned" } else { "the assistant says nothing" };
             return Err(place.row_error(format!("{nothing}{all}")));
         }
-        let answers = Some(PromptAnswers::new(chosen, learned, Vec::new()));
+        let answers = Some(PromptAnswers { teacher_tokens, ..PromptAnswers::new(chosen, learned, Vec::new()) });
         Ok((Prompt { tokens, answers, ..Prompt::new(row.row, &row.completion, text, row.columns) }, beyond))
+    }
+
+    /// Reads a teacher's likeliest tokens in place of each of a completion's `count` tokens.
+    fn read_teacher_tokens(&self, place: &Location, columns: &RowColumns, count: usize) -> data::Result<Vec<Vec<LikelyToken>>> {
+        let is_known = |id| self.tokenizer.has_token_id(id);
+        data::read_teacher_tokens(columns, count, is_known).map_err(|detail| place.row_error(detail))
     }
 }
 

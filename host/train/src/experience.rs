@@ -4,6 +4,7 @@ use super::columns::NamedColumns;
 use super::dataset::Prompt;
 use super::episode::EpisodeOutcome;
 use crate::dist::World;
+use crate::ops::top_divergence::LikelyToken;
 use crate::plugin::columns::{ADVANTAGE, OLD_LOGP, SAMPLING_LOGP};
 use crate::plugin::{Column, CompletionExtra, Scale, Unit, append_extra};
 use crate::rollout::Rollout;
@@ -260,6 +261,12 @@ impl MicroBatch {
     /// Returns the rows of the micro-batch's completions; for pairs, chosen and rejected alternate.
     pub(super) fn rows(&self) -> Vec<usize> {
         self.items.clone().flat_map(|item| self.experience.item(item)).collect()
+    }
+
+    /// Returns a teacher's likeliest tokens in place of each token of these completions, if they are known.
+    pub(super) fn teacher_tokens(&self) -> Option<Vec<Vec<LikelyToken>>> {
+        let of_rows = self.rows().into_iter().map(|row| self.experience.rollouts[row].teacher_tokens.clone());
+        of_rows.collect::<Option<Vec<_>>>().map(|rows| rows.concat())
     }
 
     /// Returns, for each pair, the number of the prompt's tokens that are predicted: all but the first.

@@ -1,8 +1,11 @@
 //! Packs completions with their prompts for a pass through a model, each prompt once.
 
-use super::experience::Experience;
+use super::experience::{Experience, MicroBatch};
 use crate::model::SelectedPredictions;
 use crate::ops::Forest;
+use crate::ops::top_divergence::LikelyToken;
+use crate::plugin::NeededInputs;
+use crate::plugin::columns::{PROMPT_LOGP, SEQUENCE_VALUE};
 use crate::rollout::{RowSegment, pieces};
 
 /// Completions of an experience as one forest, and the positions whose states are used.
@@ -14,6 +17,8 @@ pub(super) struct PackedCompletions {
     pub of_completions: usize,
     /// These predictions after the prompts that a teacher reads, if those differ.
     pub taught: Option<Box<Self>>,
+    /// A teacher's likeliest tokens at these predictions, if they are known.
+    pub teacher_tokens: Option<Vec<Vec<LikelyToken>>>,
 }
 
 /// Whose prompts completions follow.
@@ -33,6 +38,27 @@ impl PackedCompletions {
     /// Selects the same predictions as [`PackedCompletions::new`] after the prompts that this model reads.
     pub(super) fn read_by(reader: PromptReader, experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
         Self::build(experience, rows, reader).0
+    }
+
+    /// Selects the states that an algorithm with these needs learns from, and the tokens or prompts of a teacher that it compares.
+    pub(super) fn for_loss(micro_batch: &MicroBatch, needs: &NeededInputs) -> Self {
+        let pack = match (needs.has(SEQUENCE_VALUE), needs.has(PROMPT_LOGP)) {
+            (true, _) => Self::with_values,
+            (false, true) => Self::with_prompts,
+            (false, false) => Self::new,
+        };
+        let packed = pack(&micro_batch.experience, micro_batch.rows());
+        if needs.divergence().is_none() {
+            return packed;
+        }
+        if let Some(tokens) = micro_batch.teacher_tokens() {
+            return Self { teacher_tokens: Some(tokens), ..packed };
+        }
+        if !micro_batch.experience.has_teacher_prompts() {
+            return packed;
+        }
+        let taught = Self::read_by(PromptReader::Teacher, &micro_batch.experience, micro_batch.rows());
+        Self { taught: Some(Box::new(taught)), ..packed }
     }
 
     /// Selects the predictions of all tokens of pairs' completions, chosen and rejected alternating, followed by those of each pair's

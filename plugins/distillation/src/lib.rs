@@ -2,7 +2,7 @@
 //! 2306.13649; Lu et al. 2025, "On-policy distillation") or on a dataset's. Names and defaults are TRL's.
 
 use rlhost_plugin_sdk::algorithm::{Algorithm, Batch, Data, Defaults, Gradient, Needs, Source, Unit};
-use rlhost_plugin_sdk::columns::{OLD_LOGP, TEACHER_LOGP, teacher_divergence};
+use rlhost_plugin_sdk::columns::{OLD_LOGP, TEACHER_LOGP, teacher_divergence, teacher_divergence_of_teacher_top};
 use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::prelude::*;
 
@@ -10,7 +10,7 @@ use rlhost_plugin_sdk::prelude::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DistillationLossType {
-    /// The divergence of both distributions over the whole vocabulary, which `beta` selects.
+    /// The divergence of both distributions, which `beta` selects, over the tokens that `loss_top_k` selects.
     Divergence,
     /// The reverse divergence as the sampled tokens estimate it: a policy gradient whose advantage is by how much more likely the teacher
     /// finds a token than the policy that sampled it.
@@ -27,11 +27,27 @@ pub struct DistillationSettings {
     /// generalised Jensen-Shannon divergences.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub beta: f64,
+    /// Number of the teacher's likeliest tokens over which the divergence is computed; 0 is the whole vocabulary. A teacher on a server or in
+    /// the dataset says no more than these.
+    #[schemars(range(min = 0, max = 16_384))]
+    pub loss_top_k: u32,
+    /// Whether all other tokens together count as one more; otherwise the probabilities of the likeliest ones are divided by their sum.
+    pub loss_add_tail: bool,
 }
 
 impl Default for DistillationSettings {
     fn default() -> Self {
-        Self { loss_type: DistillationLossType::Divergence, beta: 1.0 }
+        Self { loss_type: DistillationLossType::Divergence, beta: 1.0, loss_top_k: 0, loss_add_tail: true }
+    }
+}
+
+impl DistillationSettings {
+    /// Returns the name of the column with the divergence.
+    fn divergence(&self) -> String {
+        match self.loss_top_k {
+            0 => teacher_divergence(self.beta),
+            count => teacher_divergence_of_teacher_top(self.beta, count as usize, self.loss_add_tail),
+        }
     }
 }
 
@@ -47,7 +63,7 @@ impl Algorithm for Distillation {
 
     fn needs(settings: &DistillationSettings) -> Needs {
         match settings.loss_type {
-            DistillationLossType::Divergence => Needs::ENTROPY | Needs::column(&teacher_divergence(settings.beta)),
+            DistillationLossType::Divergence => Needs::ENTROPY | Needs::column(&settings.divergence()),
             DistillationLossType::PolicyGradient => Needs::LOGP | Needs::OLD_LOGP | Needs::TEACHER_LOGP | Needs::ENTROPY,
         }
     }
@@ -61,6 +77,14 @@ impl Algorithm for Distillation {
     }
 
     fn new(settings: DistillationSettings) -> Result<Self, Error> {
+        if settings.loss_type == DistillationLossType::PolicyGradient && settings.loss_top_k > 0 {
+            let detail = "loss_top_k is about loss_type divergence; policy_gradient compares the sampled tokens";
+            return Err(Error::Config(detail.into()));
+        }
+        if settings.loss_top_k == 1 && !settings.loss_add_tail {
+            let detail = "loss_top_k = 1 without loss_add_tail compares one token with itself: both find it certain";
+            return Err(Error::Config(detail.into()));
+        }
         Ok(Self { settings })
     }
 
@@ -68,7 +92,7 @@ impl Algorithm for Distillation {
         let entropy = batch.values("entropy", Unit::Token)?;
         let entropy = Metric::mean_of("entropy", batch.counted().map(|i| f64::from(entropy[i])));
         let gradient = match self.settings.loss_type {
-            DistillationLossType::Divergence => divergence(batch, &teacher_divergence(self.settings.beta))?,
+            DistillationLossType::Divergence => divergence(batch, &self.settings.divergence())?,
             DistillationLossType::PolicyGradient => policy_gradient(batch)?,
         };
         Ok(gradient.with_metrics(entropy))
@@ -124,6 +148,20 @@ mod tests {
         let d = &got.derivatives[0];
         assert_eq!((got.loss, d.name.as_str(), &d.values[..]), (0.5, "teacher_divergence/0.5", &[0.125, 0.125, 0.0, 0.125][..]));
         assert_eq!((got.metrics[0].value, got.metrics[0].weight), (2.0, 3.0));
+    }
+
+    #[test]
+    fn the_teachers_likeliest_tokens_may_be_compared_alone() {
+        let of = |loss_top_k, loss_add_tail| DistillationSettings { beta: 0.0, loss_top_k, loss_add_tail, ..Default::default() };
+        let needs = |settings: DistillationSettings| Distillation::needs(&settings).names().concat();
+        assert!(needs(of(8, true)).ends_with("teacher_divergence/0/teacher_top8+rest"));
+        assert!(needs(of(8, false)).ends_with("teacher_divergence/0/teacher_top8"));
+        assert!(Distillation::new(of(1, true)).is_ok() && Distillation::new(of(0, false)).is_ok());
+        let sampled = DistillationSettings { loss_type: DistillationLossType::PolicyGradient, ..of(8, true) };
+        for (wrong, part) in [(of(1, false), "certain"), (sampled, "sampled tokens")] {
+            let refused = Distillation::new(wrong).err();
+            assert!(matches!(&refused, Some(Error::Config(detail)) if detail.contains(part)), "{refused:?}");
+        }
     }
 
     #[test]

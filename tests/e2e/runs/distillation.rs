@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// A place with `teacher`, a model of the tokens of the tiny one, but of other sizes, that has learned some text, and `wide`, whose
 /// vocabulary is larger.
-fn place_of_teachers() -> TestFolder {
+pub(super) fn place_of_teachers() -> TestFolder {
     let place = TestFolder::with_answers();
     let config = json!({
         "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 96, "intermediate_size": 128,
@@ -28,7 +28,7 @@ fn place_of_teachers() -> TestFolder {
     place
 }
 
-fn distillation<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+pub(super) fn distillation<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let base =
         ["distillation", "--max-completion-length", "12", "--logging-steps", "1", "--learning-rate", "0.01", "--output-dir"];
     [&base[..], &[run], &small(), more].concat()

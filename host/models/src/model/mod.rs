@@ -125,7 +125,7 @@ pub use selected_predictions::SelectedPredictions;
 pub use short_convolution::ShortConvolution;
 pub use stacks::ExpertStacks;
 pub use switches::{DecoderFactors, HeadNorms, NormKind};
-pub use teacher::{DivergenceOptions, TeacherPredictions};
+pub use teacher::{ComparedTokens, DivergenceOptions, TeacherPredictions};
 pub use tensor_files::{join_files, joined_name, read_tensors, shard_name, shards_in, write_index, write_shard};
 pub use trained_modules::TrainedModules;
 pub use value_model::{ValueHeadInit, ValuePass};

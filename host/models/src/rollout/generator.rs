@@ -6,6 +6,7 @@ use crate::model::IncrementalDecoder;
 use crate::ops::Forest;
 use crate::ops::sampler::Sampler;
 use crate::ops::support::Support;
+use crate::ops::top_divergence::LikelyToken;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of prompt tokens per prefill; a longer prompt is prefilled alone.
@@ -49,6 +50,9 @@ pub struct Rollout {
     /// The prompt that a teacher reads before the completion, if the algorithm wrote one.
     #[serde(default)]
     pub teacher_prompt: Option<Vec<u32>>,
+    /// The teacher's likeliest tokens in place of each token, if it is asked for these.
+    #[serde(default)]
+    pub teacher_tokens: Option<Vec<Vec<LikelyToken>>>,
     /// The rollout's branches.
     #[serde(default)]
     pub branches: Vec<Branch>,

@@ -86,7 +86,7 @@ impl Collector {
             experience.columns.set_per_token(REF_LOGP, Some(reference));
             figures.lap("reference");
         }
-        if self.add_teacher_logp(experience, with)? {
+        if self.add_teacher_scores(experience, with)? {
             figures.lap("teacher");
         }
         figures.merge(self.recompute(experience, with)?);

@@ -11,7 +11,7 @@ use crate::dataset::Prompt;
 use crate::experience::Experience;
 use crate::model::PolicyModel;
 use crate::packed_completions::PromptReader;
-use crate::plugin::columns::{REF_LOGP, TEACHER_LOGP};
+use crate::plugin::columns::{DivergenceColumn, REF_LOGP, TEACHER_LOGP, TopColumn};
 use crate::policy_progress::PolicyProgress;
 use crate::shared_model::SharedModel;
 use crate::step_metrics::StepMetrics;
@@ -46,9 +46,19 @@ impl Collector {
         Ok(Self { compared: ComparedModels { teacher, ..self.compared }, ..self })
     }
 
-    /// Adds log-probabilities under the teacher, if an algorithm needs them. Returns whether it did.
-    pub(super) fn add_teacher_logp(&self, e: &mut Experience, with: &CollectionContext<'_>) -> Result<bool> {
-        if !with.plugins.needs().has(TEACHER_LOGP) {
+    /// Adds what the teacher says of completions, if an algorithm needs it before it learns. Returns whether it did.
+    pub(super) fn add_teacher_scores(&self, e: &mut Experience, with: &CollectionContext<'_>) -> Result<bool> {
+        let needs = with.plugins.needs();
+        if let Some((_, DivergenceColumn { top: Some(TopColumn { count, of_teacher: true, .. }), .. })) = needs.divergence()
+            && let Some(Teacher::Servers(servers)) = &self.compared.teacher
+        {
+            let _task = ProgressTask::new(Activity::Teacher);
+            let own = servers.likeliest_tokens(e, e.rows(self.world.share(e.prompts.len())), count)?;
+            let all = self.world.concat("a teacher's tokens", own)?;
+            e.rollouts.iter_mut().zip(all).for_each(|(rollout, tokens)| rollout.teacher_tokens = Some(tokens));
+            return Ok(true);
+        }
+        if !needs.has(TEACHER_LOGP) {
             return Ok(false);
         }
         let moving = with.learner.moving_teacher().map(SharedModel::new);

@@ -64,7 +64,7 @@ impl SequenceSource for DatasetSequences {
         with: &mut CollectionContext<'_>,
     ) -> Result<(Experience, StepMetrics)> {
         let (mut experience, mut figures) = collector.take_answers(prompts, with.at, with.plugins.needs_mismatched())?;
-        if collector.add_teacher_logp(&mut experience, with)? {
+        if collector.add_teacher_scores(&mut experience, with)? {
             figures.lap("teacher");
         }
         Ok((experience, figures))

@@ -2,6 +2,7 @@
 //! although a server may compute others when it is asked again.
 
 use crate::config::{files, hex};
+use crate::ops::top_divergence::LikelyToken;
 use crate::run::RunFiles;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -40,23 +41,63 @@ struct LinePlace {
     length: u64,
 }
 
-/// A line of the record.
-#[derive(Deserialize, Serialize)]
-struct TeacherAnswer {
-    /// Digest of the teacher's name and the text, as from [`text_key`].
-    text: String,
-    /// Bits of the log-probabilities of the completion's tokens.
-    logp: Vec<u32>,
+/// What a teacher says of a completion.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct CompletionScores {
+    /// Log-probabilities of its tokens.
+    pub logp: Vec<f32>,
+    /// The likeliest tokens in place of each; empty if they were not requested.
+    pub likely: Vec<Vec<LikelyToken>>,
 }
 
-/// Returns the digest of a text that this teacher scores from token `first`.
-pub(super) fn text_key(teacher: &str, tokens: &[u32], first: usize) -> String {
-    let mut hash = Sha256::new();
-    hash.update((teacher.len() as u64).to_le_bytes());
-    hash.update(teacher.as_bytes());
-    hash.update((first as u64).to_le_bytes());
-    tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
-    hex(&hash.finalize())
+/// A line of the record. Log-probabilities are bits.
+#[derive(Deserialize, Serialize)]
+struct TeacherAnswer {
+    /// Digest of the request, as from [`ScoredText::key`].
+    text: String,
+    logp: Vec<u32>,
+    /// Ids and log-probabilities of the likeliest tokens in place of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    likely: Vec<Vec<(u32, u32)>>,
+}
+
+impl TeacherAnswer {
+    fn new(text: String, scored: &CompletionScores) -> Self {
+        let likely = scored.likely.iter().map(|tokens| tokens.iter().map(|token| (token.id, token.logp.to_bits())).collect());
+        Self { text, logp: scored.logp.iter().map(|logp| logp.to_bits()).collect(), likely: likely.collect() }
+    }
+
+    fn scored(self) -> CompletionScores {
+        let token = |(id, bits)| LikelyToken { id, logp: f32::from_bits(bits) };
+        CompletionScores {
+            logp: self.logp.into_iter().map(f32::from_bits).collect(),
+            likely: self.likely.into_iter().map(|tokens| tokens.into_iter().map(token).collect()).collect(),
+        }
+    }
+}
+
+/// A text that a teacher scores from token `first`, with this number of likeliest tokens.
+pub(super) struct ScoredText<'a> {
+    pub teacher: &'a str,
+    pub tokens: &'a [u32],
+    pub first: usize,
+    pub likely: usize,
+}
+
+impl ScoredText<'_> {
+    /// Returns the digest by which the answer is found again.
+    pub(super) fn key(&self) -> String {
+        let mut hash = Sha256::new();
+        hash.update((self.teacher.len() as u64).to_le_bytes());
+        hash.update(self.teacher.as_bytes());
+        hash.update((self.first as u64).to_le_bytes());
+        self.tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
+        if self.likely > 0 {
+            hash.update(b"likely");
+            hash.update((self.likely as u64).to_le_bytes());
+        }
+        hex(&hash.finalize())
+    }
 }
 
 impl TeacherRecord {
@@ -92,19 +133,19 @@ impl TeacherRecord {
         for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "jsonl")) {
             let file = files::open(&path).map_err(|e| Error::unusable(&path, e))?;
             for (key, place) in RecordIndex::read(&file).map_err(|e| Error::unusable(&path, e))?.places {
-                if let Some(logp) = answer_at(&file, place).map_err(|e| Error::unusable(&path, e))? {
-                    self.append([(key, logp)].into_iter())?;
+                if let Some(scored) = answer_at(&file, place).map_err(|e| Error::unusable(&path, e))? {
+                    self.append([(key, scored)].into_iter())?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Returns the log-probabilities of a text's completion, if they were recorded.
+    /// Returns what was recorded of a text's completion, if anything was.
     ///
     /// # Errors
     /// If the record can't be read.
-    pub(super) fn find(&self, key: &str) -> Result<Option<Vec<f32>>> {
+    pub(super) fn find(&self, key: &str) -> Result<Option<CompletionScores>> {
         let Some(place) = self.index.places.get(key) else { return Ok(None) };
         answer_at(&self.file, *place).map_err(|e| Error::unusable(&self.path, e))
     }
@@ -113,13 +154,12 @@ impl TeacherRecord {
     ///
     /// # Errors
     /// If they can't be written.
-    pub(super) fn append(&mut self, answers: impl Iterator<Item = (String, Vec<f32>)>) -> Result<()> {
+    pub(super) fn append(&mut self, answers: impl Iterator<Item = (String, CompletionScores)>) -> Result<()> {
         let fail = |source: io::Error| Error::Write { path: self.path.clone(), source };
         let (mut lines, mut places) = (Vec::new(), Vec::new());
-        for (text, logp) in answers.filter(|(key, _)| !self.index.places.contains_key(key)) {
+        for (text, scored) in answers.filter(|(key, _)| !self.index.places.contains_key(key)) {
             let begin = lines.len();
-            let answer = TeacherAnswer { text: text.clone(), logp: logp.iter().map(|logp| logp.to_bits()).collect() };
-            serde_json::to_writer(&mut lines, &answer).map_err(|e| fail(e.into()))?;
+            serde_json::to_writer(&mut lines, &TeacherAnswer::new(text.clone(), &scored)).map_err(|e| fail(e.into()))?;
             lines.push(b'\n');
             let (at, length) = (self.index.length + begin as u64, (lines.len() - begin) as u64);
             places.push((text, LinePlace { at, length }));
@@ -160,12 +200,11 @@ impl RecordIndex {
 }
 
 /// Reads the answer in the line at this place; `None` if the line has changed.
-fn answer_at(mut file: &File, LinePlace { at, length }: LinePlace) -> io::Result<Option<Vec<f32>>> {
+fn answer_at(mut file: &File, LinePlace { at, length }: LinePlace) -> io::Result<Option<CompletionScores>> {
     file.seek(SeekFrom::Start(at))?;
     let mut bytes = Vec::new();
     file.take(length).read_to_end(&mut bytes)?;
-    let answer = serde_json::from_slice::<TeacherAnswer>(&bytes).ok();
-    Ok(answer.map(|answer| answer.logp.into_iter().map(f32::from_bits).collect()))
+    Ok(serde_json::from_slice::<TeacherAnswer>(&bytes).ok().map(TeacherAnswer::scored))
 }
 
 #[cfg(test)]
@@ -175,28 +214,27 @@ mod tests {
     #[test]
     fn what_was_recorded_is_found_again_to_the_bit() {
         let (run, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let logp = vec![-0.1, f32::MIN_POSITIVE / 2.0, -1e30, 0.0];
-        let [a, b, c] =
-            [(vec![1, 2, 3], 1), (vec![1, 2, 3], 2), (vec![1, 2], 1)].map(|(tokens, first)| text_key("t", &tokens, first));
-        assert!(a != b && a != c && a != text_key("u", &[1, 2, 3], 1));
+        let likely = vec![vec![LikelyToken { id: 7, logp: -1e-38 }, LikelyToken { id: 2, logp: -3.25 }], Vec::new()];
+        let scored = CompletionScores { logp: vec![f32::MIN_POSITIVE / 2.0, -1e30], likely };
+        let of = |logp: f32| CompletionScores { logp: vec![logp], likely: Vec::new() };
+        let key = |teacher, tokens: &[u32], first, likely| ScoredText { teacher, tokens, first, likely }.key();
+        let [a, b, c] = [key("t", &[1, 2, 3], 1, 2), key("t", &[1, 2, 3], 2, 2), key("t", &[1, 2], 1, 2)];
+        assert!(a != b && a != c && a != key("u", &[1, 2, 3], 1, 2) && a != key("t", &[1, 2, 3], 1, 0));
         let mut record = TeacherRecord::open(run.path(), 0).unwrap();
-        record.append([(a.clone(), logp.clone()), (b.clone(), vec![-2.0])].into_iter()).unwrap();
+        record.append([(a.clone(), scored.clone()), (b.clone(), of(-2.0))].into_iter()).unwrap();
         // The first answer stays.
-        record.append([(a.clone(), vec![-3.0])].into_iter()).unwrap();
-        let bits = |record: &TeacherRecord, key: &str| {
-            record.find(key).unwrap().map(|logp| logp.into_iter().map(f32::to_bits).collect::<Vec<u32>>())
-        };
-        let want = Some(logp.iter().map(|x| x.to_bits()).collect());
-        assert_eq!(bits(&record, &a), want);
+        record.append([(a.clone(), of(-3.0))].into_iter()).unwrap();
+        let found = |record: &TeacherRecord, key: &str| record.find(key).unwrap();
+        assert_eq!(found(&record, &a), Some(scored.clone()));
         // A line that was cut off is left out, and the next one is whole.
         let file = RunFiles(run.path()).teacher_answers().join("0.jsonl");
         let whole = std::fs::read(&file).unwrap();
         std::fs::write(&file, &whole[..whole.len() - 3]).unwrap();
         let mut again = TeacherRecord::open(run.path(), 0).unwrap();
-        assert_eq!((bits(&again, &a), bits(&again, &b)), (want.clone(), None));
-        again.append([(c.clone(), vec![-4.0])].into_iter()).unwrap();
+        assert_eq!((found(&again, &a), found(&again, &b)), (Some(scored.clone()), None));
+        again.append([(c.clone(), of(-4.0))].into_iter()).unwrap();
         let mut adopted = TeacherRecord::open(other.path(), 1).unwrap();
         adopted.adopt(run.path()).unwrap();
-        assert_eq!((bits(&adopted, &a), bits(&adopted, &c)), (want, Some(vec![(-4.0f32).to_bits()])));
+        assert_eq!((found(&adopted, &a), found(&adopted, &c)), (Some(scored), Some(of(-4.0))));
     }
 }

@@ -1,12 +1,13 @@
 //! Teachers on inference servers, which say the log-probabilities of completions' tokens.
 
 use super::servers::client;
-use super::teacher_record::{TeacherRecord, text_key};
+use super::teacher_record::{CompletionScores, ScoredText, TeacherRecord};
 use crate::config::TeacherServerEntry;
 use crate::config::words::counted;
 use crate::experience::Experience;
+use crate::ops::top_divergence::LikelyToken;
 use crate::{Error, Result};
-use rlhost_web::inference::{InferenceClient, InferenceFailure, RequestTimeout, ServerDescription};
+use rlhost_web::inference::{InferenceClient, InferenceFailure, RequestTimeout, ServerDescription, TokenScore};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -81,31 +82,50 @@ impl TeacherServers {
     /// # Errors
     /// If the server refuses a text, or can't be reached for too long, or its answers can't be recorded.
     pub(super) fn logp(&self, e: &Experience, rows: Range<usize>) -> Result<Vec<f32>> {
-        let Some(record) = &self.record else { return Ok(self.asked(e, &rows.collect::<Vec<_>>())?.concat()) };
+        Ok(self.scored(e, rows, 0)?.into_iter().flat_map(|scored| scored.logp).collect())
+    }
+
+    /// Returns this number of the likeliest tokens in place of each token of these rows' completions.
+    ///
+    /// # Errors
+    /// As [`TeacherServers::logp`].
+    pub(super) fn likeliest_tokens(
+        &self,
+        e: &Experience,
+        rows: Range<usize>,
+        count: usize,
+    ) -> Result<Vec<Vec<Vec<LikelyToken>>>> {
+        Ok(self.scored(e, rows, count)?.into_iter().map(|scored| scored.likely).collect())
+    }
+
+    /// Returns what the servers say of these rows' completions, with this number of likeliest tokens.
+    fn scored(&self, e: &Experience, rows: Range<usize>, likely: usize) -> Result<Vec<CompletionScores>> {
+        let Some(record) = &self.record else { return self.asked(e, &rows.collect::<Vec<_>>(), likely) };
         let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
         let key = |row: usize| {
             let prompt = e.teacher_prompt_of(row);
-            text_key(&self.of_row(e, row).server.model, &[prompt, &e.rollouts[row].tokens].concat(), prompt.len())
+            let tokens = [prompt, &e.rollouts[row].tokens].concat();
+            ScoredText { teacher: &self.of_row(e, row).server.model, tokens: &tokens, first: prompt.len(), likely }.key()
         };
         let keys: Vec<String> = rows.clone().map(key).collect();
         let mut all = keys.iter().map(|key| record.find(key)).collect::<Result<Vec<_>>>()?;
         let missing: Vec<usize> = (0..keys.len()).filter(|&place| all[place].is_none()).collect();
-        let new = self.asked(e, &missing.iter().map(|place| rows.start + place).collect::<Vec<_>>())?;
+        let new = self.asked(e, &missing.iter().map(|place| rows.start + place).collect::<Vec<_>>(), likely)?;
         record.append(missing.iter().map(|&place| keys[place].clone()).zip(new.iter().cloned()))?;
-        missing.into_iter().zip(new).for_each(|(place, logp)| all[place] = Some(logp));
-        Ok(all.into_iter().flatten().flatten().collect())
+        missing.into_iter().zip(new).for_each(|(place, scored)| all[place] = Some(scored));
+        Ok(all.into_iter().flatten().collect())
     }
 
-    /// Asks the servers for the log-probabilities of these rows' completions.
-    fn asked(&self, e: &Experience, rows: &[usize]) -> Result<Vec<Vec<f32>>> {
-        let (next, scored) = (AtomicUsize::new(0), Mutex::new(vec![Ok(Vec::new()); rows.len()]));
+    /// Asks the servers what they say of these rows' completions.
+    fn asked(&self, e: &Experience, rows: &[usize], likely: usize) -> Result<Vec<CompletionScores>> {
+        let (next, scored) = (AtomicUsize::new(0), Mutex::new(vec![Ok(CompletionScores::default()); rows.len()]));
         let take = || {
             let place = next.fetch_add(1, Ordering::Relaxed);
             rows.get(place).map(|&row| (place, row))
         };
         let work = || {
             while let Some((place, row)) = take() {
-                let own = self.logp_of_row(e, row);
+                let own = self.scored_row(e, row, likely);
                 if own.is_err() {
                     // The other rows are of no use.
                     next.store(rows.len(), Ordering::Relaxed);
@@ -125,15 +145,20 @@ impl TeacherServers {
         all.map_err(|failure| Error::TeacherServer(failure.to_string()))
     }
 
-    fn logp_of_row(&self, e: &Experience, row: usize) -> std::result::Result<Vec<f32>, InferenceFailure> {
+    fn scored_row(&self, e: &Experience, row: usize, likely: usize) -> std::result::Result<CompletionScores, InferenceFailure> {
         let (prompt, completion) = (e.teacher_prompt_of(row), &e.rollouts[row].tokens);
         let tokens = [prompt, completion].concat();
         let ServedTeacher { client, server, .. } = self.of_row(e, row);
-        let all = retried(client, self.timeout, || client.score(&tokens, server, RequestTimeout::For(self.timeout)))?;
+        let all = retried(client, self.timeout, || client.score(&tokens, likely, server, RequestTimeout::For(self.timeout)))?;
+        let own = &all[prompt.len().saturating_sub(1)..];
         // Nothing predicts the first token of a text.
-        let mut own = all[prompt.len().saturating_sub(1)..].to_vec();
-        own.splice(0..0, std::iter::repeat_n(0.0, completion.len() - own.len()));
-        Ok(own)
+        let unknown = completion.len() - own.len();
+        let tokens_of = |token: &TokenScore| token.likely.iter().map(|&(id, logp)| LikelyToken { id, logp }).collect();
+        let likely_tokens = std::iter::repeat_n(Vec::new(), unknown).chain(own.iter().map(tokens_of));
+        Ok(CompletionScores {
+            logp: std::iter::repeat_n(0.0, unknown).chain(own.iter().map(|token| token.logp)).collect(),
+            likely: if likely == 0 { Vec::new() } else { likely_tokens.collect() },
+        })
     }
 }
 

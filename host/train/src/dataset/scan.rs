@@ -132,6 +132,7 @@ mod tests {
             messages,
             form: None,
             taught: None,
+            teacher_tokens: false,
         };
         look(&reader, &path.as_path().into())
     }

@@ -19,7 +19,7 @@ pub(super) use training_state::LearningRates;
 
 use super::columns::NamedColumns;
 use super::experience::{Experience, MicroBatch, scale};
-use super::packed_completions::{PackedCompletions, PromptReader};
+use super::packed_completions::PackedCompletions;
 use super::plan::{Batching, LearnerPlan};
 use super::plugins::RunPlugins;
 use super::policy_progress::PolicyProgress;
@@ -290,7 +290,7 @@ impl Learner {
         (known, watching): (Option<PromptPass>, &CombinedCollectives<'_>),
     ) -> Result<(f64, StepMetrics)> {
         let mut figures = StepMetrics::start();
-        let packed = self.packed(micro_batch, inputs);
+        let packed = PackedCompletions::for_loss(micro_batch, &inputs.needs);
         let (key, aux_weight) = (self.dropout_seed(learn, inputs.at), self.aux_weight(micro_batch, inputs));
         let forward = self.forward(&packed, &inputs.needs, key, (known, watching), aux_weight);
         watching.finish(PassDirection::Forward)?;
@@ -317,21 +317,6 @@ impl Learner {
 
         self.backward(learn, &mut figures, watching, || forward.backward(&gradient, self.trained.gradients()))?;
         Ok((gradient.loss + aux_weight * aux_loss.unwrap_or_default(), figures))
-    }
-
-    /// Packs a micro-batch's completions with their prompts, and selects the states that its loss needs.
-    fn packed(&self, micro_batch: &MicroBatch, inputs: &LossInputs) -> PackedCompletions {
-        let pack = match (inputs.needs.has(SEQUENCE_VALUE), inputs.needs.has(PROMPT_LOGP)) {
-            (true, _) => PackedCompletions::with_values,
-            (false, true) => PackedCompletions::with_prompts,
-            (false, false) => PackedCompletions::new,
-        };
-        let packed = pack(&micro_batch.experience, micro_batch.rows());
-        if inputs.needs.divergence().is_none() || !micro_batch.experience.has_teacher_prompts() {
-            return packed;
-        }
-        let taught = PackedCompletions::read_by(PromptReader::Teacher, &micro_batch.experience, micro_batch.rows());
-        PackedCompletions { taught: Some(Box::new(taught)), ..packed }
     }
 
     /// Runs packed completions through the policy and the critic, for the columns that the algorithm needs, with dropout seeded by `key`.

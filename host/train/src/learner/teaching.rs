@@ -5,8 +5,8 @@ use super::combined_collectives::CombinedCollectives;
 use super::moving_teacher::MovingTeacher;
 use crate::Result;
 use crate::experience::MicroBatch;
-use crate::model::{DivergenceOptions, FrozenModel, PassObserver, TeacherPredictions};
-use crate::ops::top_divergence::TopTokens;
+use crate::model::{ComparedTokens, DivergenceOptions, FrozenModel, PassObserver, TeacherPredictions};
+use crate::ops::top_divergence::{LikelyToken, TopTokens};
 use crate::packed_completions::{PackedCompletions, PromptReader};
 use crate::plugin::NeededInputs;
 use crate::plugin::columns::{DivergenceColumn, TEACHER_LOGP, TopColumn};
@@ -22,13 +22,22 @@ impl Learner {
         watching: &CombinedCollectives<'_>,
     ) -> Result<Option<TeacherPredictions>> {
         let Some((_, DivergenceColumn { beta, top })) = needs.divergence() else { return Ok(None) };
+        let vocabulary = self.policy.architecture().vocab_size;
+        if let (Some(tokens), Some(top)) = (&packed.teacher_tokens, top) {
+            let mut tokens: Vec<_> = tokens.iter().map(|tokens| known_tokens(tokens, vocabulary, top.count)).collect();
+            tokens.resize(packed.selected.len(), Vec::new());
+            return Ok(Some(TeacherPredictions::listed(tokens, beta, top.with_rest)));
+        }
         let moving = self.moving_teacher();
         let Some(teacher) = self.teacher.as_ref().map(|teacher| teacher.model()).or(moving.as_ref()) else { return Ok(None) };
-        let top = top.map(|TopColumn { count, with_rest }| TopTokens { count, with_rest });
-        let compared = DivergenceOptions { temperature: self.plan.temperature, beta, top };
+        let tokens = match top {
+            None => ComparedTokens::All,
+            Some(TopColumn { count, of_teacher: false, with_rest }) => ComparedTokens::OfPolicy(TopTokens { count, with_rest }),
+            Some(TopColumn { count, of_teacher: true, with_rest }) => ComparedTokens::OfTeacher(TopTokens { count, with_rest }),
+        };
+        let compared = DivergenceOptions { temperature: self.plan.temperature, beta, tokens };
         let watch = watching.teacher.as_ref().map(|teacher| teacher as &dyn PassObserver);
         let PackedCompletions { forest, selected, .. } = packed.taught.as_deref().unwrap_or(packed);
-        let vocabulary = self.policy.architecture().vocab_size;
         Ok(Some(teacher.teacher_predictions(forest, &selected.rows, vocabulary, compared, watch)?))
     }
 
@@ -73,4 +82,10 @@ impl Learner {
         let read = PackedCompletions::read_by(PromptReader::Teacher, &micro_batch.experience, micro_batch.rows());
         Ok(Some(teacher.score(&read.forest, &read.selected, self.plan.temperature)?.logp))
     }
+}
+
+/// Returns the likeliest of a teacher's tokens that the policy has, too; the likeliest come first. A teacher may have rows that represent no
+/// token.
+fn known_tokens(tokens: &[LikelyToken], vocabulary: usize, count: usize) -> Vec<LikelyToken> {
+    tokens.iter().copied().filter(|token| (token.id as usize) < vocabulary).take(count).collect()
 }

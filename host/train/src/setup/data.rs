@@ -3,7 +3,7 @@
 use super::opened_model::OpenedModel;
 use super::plugins::LoadedPlugins;
 use crate::collector::PromptLoader;
-use crate::config::{IntervalStrategy, PackingStrategy, RunConfig};
+use crate::config::{IntervalStrategy, PackingStrategy, RunConfig, TeacherModelKind};
 use crate::data::{self, Dataset, Loader, PromptForm, TeacherPrompts, TokenCountBounds, pack};
 use crate::dataset::{self, DatasetReader, LearnedParts, PromptSet};
 use crate::dist::World;
@@ -61,6 +61,7 @@ pub(super) fn read(
         messages,
         form,
         taught,
+        teacher_tokens: config.teacher_model_kind == TeacherModelKind::Dataset,
     };
     let what = LearnedParts { includes_prompts: !config.completion_only_loss, turns: config.assistant_only_loss };
     let kind = plugins.flow.rows(what);

@@ -11,6 +11,8 @@ use crate::model::{ComputeBackend, FrozenModel, ModelFolder, PolicyModel, Weight
 use crate::ops::Capability;
 use crate::ops::quantized::QuantizationScheme;
 use crate::origin::StartMode;
+use crate::plugin::NeededInputs;
+use crate::plugin::columns::TEACHER_LOGP;
 use crate::run::CheckpointFiles;
 use crate::sharding::Sharding;
 use crate::shared_model::SharedModel;
@@ -48,7 +50,7 @@ pub(super) fn find(
 ) -> Result<Option<FoundTeacher>> {
     let needs = &plugins.info().needs;
     if !needs.has_teacher() && config.teacher_model_kind != TeacherModelKind::Named {
-        NamedModel::refuse_unused(KIND, "base, live or ema", "teacher", config, beginning)?;
+        NamedModel::refuse_unused(KIND, "base, live, ema or dataset", "teacher", config, beginning)?;
         return Ok(None);
     }
     if let Some(template) = config.teacher_prompt_template.as_ref().filter(|_| !needs.has_teacher()) {
@@ -58,14 +60,8 @@ pub(super) fn find(
         check_divergence(config, backend)?;
     }
     let reads_others = config.has_teacher_prompts() || plugins.writes_teacher_prompts();
-    match config.teacher_model_kind {
-        TeacherModelKind::Live if !reads_others => {
-            let detail = "is live, the policy itself, which has nothing to teach unless it reads another prompt: set \
-                          teacher_prompt_template";
-            return Err(Error::setting(KIND, detail));
-        }
-        TeacherModelKind::Live | TeacherModelKind::Ema => return Ok(None),
-        TeacherModelKind::Named | TeacherModelKind::Base => {}
+    if !is_in_process(config.teacher_model_kind, needs, reads_others)? {
+        return Ok(None);
     }
     if let Some(given) = config.teacher_server.first() {
         check_server(config, plugins, given, beginning)?;
@@ -97,6 +93,30 @@ pub(super) fn find(
     let NamedModel { folder, name, warning } =
         NamedModel::open(KEY, &given, opened, opened.source.architecture().vocab_size, world)?;
     Ok(Some(FoundTeacher { folder: held(config, backend, folder)?, name: Some(name), warning }))
+}
+
+/// Returns whether a teacher of this kind is a model beside the policy, and checks that it can teach what an algorithm `needs`, given whether
+/// it reads other prompts than the policy.
+fn is_in_process(kind: TeacherModelKind, needs: &NeededInputs, reads_others: bool) -> Result<bool> {
+    match kind {
+        TeacherModelKind::Live if !reads_others => {
+            let detail = "is live, the policy itself, which has nothing to teach unless it reads another prompt: set \
+                          teacher_prompt_template";
+            Err(Error::setting(KIND, detail))
+        }
+        TeacherModelKind::Dataset if needs.has(TEACHER_LOGP) || !compares_teachers_tokens(needs) => {
+            let detail = "is dataset, whose rows have the teacher's likeliest tokens and no more; rlhost distillation learns from these \
+                          with loss_top_k";
+            Err(Error::setting(KIND, detail))
+        }
+        TeacherModelKind::Live | TeacherModelKind::Ema | TeacherModelKind::Dataset => Ok(false),
+        TeacherModelKind::Named | TeacherModelKind::Base => Ok(true),
+    }
+}
+
+/// Returns whether an algorithm compares distributions at the teacher's likeliest tokens.
+fn compares_teachers_tokens(needs: &NeededInputs) -> bool {
+    needs.divergence().and_then(|(_, column)| column.top).is_some_and(|top| top.of_teacher)
 }
 
 /// Returns the checkpoint whose model a run starts with, if it is a fork that trains all weights.
@@ -148,10 +168,10 @@ fn check_server(config: &RunConfig, plugins: &LoadedPlugins, url: &str, beginnin
         return NamedModel::refuse_unused(SERVER, url, "teacher", config, beginning);
     }
     let refused = |detail: &str| Err(Error::setting(SERVER, detail));
-    if needs.divergence().is_some() {
+    if needs.divergence().is_some() && !compares_teachers_tokens(needs) {
         return refused(
-            "says the log-probabilities of tokens, and a divergence compares whole distributions: set \
-             loss_type = \"policy_gradient\" or distillation_mode = \"sampled_token\", or name the teacher with teacher_model",
+            "says the log-probabilities of tokens, and a divergence compares whole distributions: set loss_top_k, for the teacher's likeliest \
+             tokens, or loss_type = \"policy_gradient\" or distillation_mode = \"sampled_token\", or name the teacher with teacher_model",
         );
     }
     if config.score_sampling_support == Some(true) {
@@ -191,7 +211,7 @@ pub(super) fn moving(
         return Ok(None);
     }
     match config.teacher_model_kind {
-        TeacherModelKind::Named | TeacherModelKind::Base => Ok(None),
+        TeacherModelKind::Named | TeacherModelKind::Base | TeacherModelKind::Dataset => Ok(None),
         TeacherModelKind::Live => Ok(Some(MovingTeacher::Live)),
         TeacherModelKind::Ema => {
             let begun = PolicyAverage::new(policy, config.teacher_update_rate, config.teacher_sync_steps)?;

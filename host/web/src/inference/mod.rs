@@ -12,5 +12,6 @@ mod weights;
 pub use client::{InferenceClient, RequestTimeout};
 pub use completion::{Completion, CompletionRequest, RandomStreamId, SamplingParameters, VersionSpan};
 pub use failure::InferenceFailure;
+pub use scoring::TokenScore;
 pub use server::{ServerDescription, ServerKind};
 pub use weights::WeightInfo;
