@@ -331,13 +331,13 @@ class Likeliest(Distillation):
     """With the loss of the trainer whose teacher is on a server."""
 
     def __init__(self, *args, top_k, add_tail, **kw):
-        self.top_k, self.add_tail = top_k, add_tail
+        self.likeliest, self.add_tail = top_k, add_tail
         super().__init__(*args, **kw)
 
     def _compute_loss(self, student, inputs, tokens):
         (logp, entropy), mask = self.distributions(student, inputs), inputs["completion_mask"]
         with torch.no_grad():
-            teacher, ids = self.distributions(self.teacher_model, inputs)[0].topk(self.top_k, -1)
+            teacher, ids = self.distributions(self.teacher_model, inputs)[0].topk(self.likeliest, -1)
         own, valid = logp.gather(-1, ids), torch.ones_like(teacher, dtype=torch.bool)
         if self.add_tail:
             own, with_tail = server_distillation_trainer._add_tail_bucket(own, valid)

@@ -3,11 +3,12 @@
 
     python -m venv venv && venv/bin/pip install openai anthropic openai-agents litellm
     cargo build
-    venv/bin/python tests/parity/check_serving_clients.py target/debug/rlhost
+    venv/bin/python tests/parity/check_serving_clients.py target/debug/rlhost [--vllm vllm]
 
 The built-in model is trained on the turns that each client should get: texts, calls of tools, and what follows their results. A prompt
 is what the server renders of the conversation as the client sends it, so a turn comes only if the client's form is read as meant.
-Each case is asked whole and streamed where the client can. The last output is check_serving_clients.txt beside this file.
+Each case is asked whole and streamed where the client can. With `--vllm`, the command of vLLM, its `vllm bench serve` loads the server with
+completions and chats. The last output is check_serving_clients.txt beside this file.
 
 Exits 1 if an answer differs.
 """
@@ -272,10 +273,23 @@ def check_litellm(url, check):
     check("litellm: a response", answer.output[0].content[0].text, "Hello to you, too.")
 
 
+def check_load(vllm, url, place, check):
+    """Sends more requests at once than are answered together."""
+    for backend, path in (("openai", "/v1/completions"), ("openai-chat", "/v1/chat/completions")):
+        command = [vllm, "bench", "serve", "--backend", backend, "--base-url", url, "--endpoint", path, "--model", "m", "--tokenizer", "taught/checkpoint-50",
+                   "--dataset-name", "random", "--random-input-len", "100", "--random-output-len", "16", "--num-prompts", "96",
+                   "--ignore-eos", "--disable-tqdm", "--save-result", "--result-filename", f"{backend}.json"]
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True)
+        found = json.loads((place / f"{backend}.json").read_text()) if done.returncode == 0 else {"completed": done.stderr[-500:]}
+        check(f"vllm bench serve: {path}", [found.get(name) for name in ("completed", "failed", "total_output_tokens")], [96, 0, 96 * 16])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", type=Path)
-    binary, check = parser.parse_args().binary.absolute(), Check()
+    parser.add_argument("--vllm", help="command of vLLM")
+    options = parser.parse_args()
+    binary, check = options.binary.absolute(), Check()
     versions = [f"{name} {version(name)}" for name in ("openai", "anthropic", "openai-agents", "litellm")]
     print(", ".join(versions), flush=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -287,6 +301,10 @@ def main():
             check_anthropic(url, check)
             asyncio.run(check_agents(url, check))
             check_litellm(url, check)
+            if options.vllm:
+                check_load(options.vllm, url, place, check)
+            else:
+                print("left  vllm bench serve: --vllm is not given", flush=True)
     sys.exit(check.failed)
 
 

@@ -39,6 +39,19 @@ pub enum TeacherModelKind {
     Dataset,
 }
 
+impl TeacherModelKind {
+    /// Returns the value as configurations spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Named => "named",
+            Self::Base => "base",
+            Self::Live => "live",
+            Self::Ema => "ema",
+            Self::Dataset => "dataset",
+        }
+    }
+}
+
 /// How inference servers get the policy's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -50,7 +50,7 @@ pub(super) fn find(
 ) -> Result<Option<FoundTeacher>> {
     let needs = &plugins.info().needs;
     if !needs.has_teacher() && config.teacher_model_kind != TeacherModelKind::Named {
-        NamedModel::refuse_unused(KIND, "base, live, ema or dataset", "teacher", config, beginning)?;
+        NamedModel::refuse_unused(KIND, config.teacher_model_kind.name(), "teacher", config, beginning)?;
         return Ok(None);
     }
     if let Some(template) = config.teacher_prompt_template.as_ref().filter(|_| !needs.has_teacher()) {
@@ -139,7 +139,7 @@ fn check_divergence(config: &RunConfig, backend: &ComputeBackend) -> Result<()> 
     }
     if config.score_sampling_support == Some(true) {
         let detail =
-            "scores tokens among those that could be sampled, and a divergence compares whole distributions; leave it out";
+            "scores tokens among those that could be sampled, and a divergence compares whole distributions; set it to false";
         return Err(Error::setting("score_sampling_support", detail));
     }
     Ok(())
