@@ -209,7 +209,7 @@ const OPTIONS: &[(OptionTreatment, &str, &[&str])] = &[
     (NONE, "use --max-steps or --num-train-epochs, from which TRL computes it", &["num_total_batches"]),
     (
         NotNeeded,
-        "generation is built in: it shares the policy's weights; --rollout-server names servers to generate with instead",
+        "rollouts come from the servers that vllm_mode server or --rollout-server names, and otherwise from the decoder that is built in",
         &[
             "use_vllm",
             "vllm_model_impl",

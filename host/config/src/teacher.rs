@@ -79,9 +79,6 @@ impl RunConfig {
         if self.teacher_model_kind == TeacherModelKind::Base {
             return Ok(());
         }
-        if self.teacher_model_kind == TeacherModelKind::Dataset {
-            return self.check_taught_dataset();
-        }
         let bits = [
             ("teacher_load_in_8bit", self.teacher_load_in_8bit),
             ("teacher_load_in_4bit", self.teacher_load_in_4bit),
@@ -90,6 +87,9 @@ impl RunConfig {
         ];
         if let Some((key, _)) = bits.into_iter().find(|(_, given)| *given) {
             return Err((key, format!("is not possible with teacher_model_kind {kind}")));
+        }
+        if self.teacher_model_kind == TeacherModelKind::Dataset {
+            return self.check_taught_dataset();
         }
         Ok(())
     }
@@ -101,8 +101,14 @@ impl RunConfig {
             let detail = "is dataset, whose columns are about the dataset's completions; set learn_from = \"dataset\"";
             return Err((KIND, detail.into()));
         }
-        if self.packing {
+        if self.packing || self.packs_evaluations() {
             return Err((KIND, "is dataset, which is not possible with packing".into()));
+        }
+        if !self.completion_only_loss {
+            return Err((KIND, "is dataset, whose columns are about completions; set completion_only_loss = true".into()));
+        }
+        if self.temperature != 1.0 {
+            return Err((KIND, "is dataset, whose columns are at temperature 1; set temperature = 1".into()));
         }
         Ok(())
     }
@@ -214,6 +220,10 @@ mod tests {
             ("teacher_load_in_4bit", "live, the policy itself", RunConfig { teacher_load_in_4bit: true, ..live() }),
             ("teacher_model_kind", "set learn_from", RunConfig { learn_from: CompletionSource::Generation, ..dataset() }),
             ("teacher_model_kind", "not possible with packing", RunConfig { packing: true, ..dataset() }),
+            ("teacher_model_kind", "not possible with packing", RunConfig { eval_packing: Some(true), ..dataset() }),
+            ("teacher_model_kind", "completion_only_loss = true", RunConfig { completion_only_loss: false, ..dataset() }),
+            ("teacher_model_kind", "set temperature = 1", RunConfig { temperature: 0.5, ..dataset() }),
+            ("teacher_load_in_8bit", "dataset, whose columns", RunConfig { teacher_load_in_8bit: true, ..dataset() }),
             ("teacher_model_kind", "names another teacher", RunConfig { teacher_model: Some("other".into()), ..dataset() }),
             ("zero_stage", "live, the policy itself", RunConfig { zero_stage: 3, ..live() }),
             ("zero_stage", "ema, an average of the policy", RunConfig { zero_stage: 3, ..ema() }),

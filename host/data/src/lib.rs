@@ -58,7 +58,7 @@ pub use rows::{DatasetRanks, DatasetTable, Location, RowColumns, size_on_disk};
 pub use scorable_rows::{ScorableRow, read_scorable_rows};
 pub use slices::{Slice, SplitPart};
 pub use teacher_prompts::TeacherPrompts;
-pub use teacher_tokens::{TEACHER_LOGPROBS, TEACHER_TOKEN_IDS, read_teacher_tokens};
+pub use teacher_tokens::{TEACHER_LOGPROBS, TEACHER_TOKEN_IDS, TaughtTokens, read_teacher_tokens};
 pub use token_count_bounds::TokenCountBounds;
 pub use tokenized_rows::TokenizedRow;
 pub use tokenizer::{StopStrings, Tokenizer};

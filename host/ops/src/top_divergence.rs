@@ -19,6 +19,12 @@ use serde::{Deserialize, Serialize};
 /// Largest logarithm of the likely tokens' probability together; the others' would be zero otherwise.
 const MOST_LIKELY: f64 = -1e-7;
 
+/// Smallest logarithm of a listed token's probability. Servers say about -9999 for zero.
+const LEAST_LOGP: f32 = -1e4;
+
+/// Maximum sum of listed tokens' probabilities, which leaves room for rounding.
+const MOST_PROBABILITY: f64 = 1.01;
+
 /// The most likely tokens of a model, over which distributions are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopTokens {
@@ -240,6 +246,27 @@ pub fn listed(
     let logits = logits_of(student, &tokens)?;
     let of_teacher = teacher.iter().map(|row| row.iter().map(|token| f64::from(token.logp)).collect());
     Ok(rows.compare(tokens, logits, of_teacher.collect()))
+}
+
+/// Checks that tokens with their log-probabilities are a part of a distribution, each of them once. The error says what is wrong.
+///
+/// # Errors
+/// If a logarithm is out of range, a token occurs twice, or the probabilities add up to more than 1.
+pub fn check_listed(tokens: &[LikelyToken]) -> std::result::Result<(), String> {
+    let is_logp = |logp: f32| (LEAST_LOGP..=MOST_PROBABILITY.ln() as f32).contains(&logp);
+    if let Some(LikelyToken { id, logp }) = tokens.iter().find(|token| !is_logp(token.logp)) {
+        return Err(format!("token {id} has {logp}, which is no log-probability: those are from {LEAST_LOGP} to 0"));
+    }
+    let mut ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
+    ids.sort_unstable();
+    if let Some(twice) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(format!("token {} occurs twice", twice[0]));
+    }
+    let sum: f64 = tokens.iter().map(|token| f64::from(token.logp).exp()).sum();
+    if sum > MOST_PROBABILITY {
+        return Err(format!("the probabilities of its tokens add up to {sum:.3}"));
+    }
+    Ok(())
 }
 
 /// Returns a model's likeliest tokens at each row, the likeliest first; all, if there are fewer than `count`.

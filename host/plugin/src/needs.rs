@@ -38,6 +38,12 @@ impl NeededInputs {
         self.names().find_map(|name| Some((name, columns::divergence_of(name)?)))
     }
 
+    /// Returns the number of the teacher's likeliest tokens at which distributions are compared, if they are compared at those.
+    pub fn teacher_tokens(&self) -> Option<usize> {
+        let (_, DivergenceColumn { top, .. }) = self.divergence()?;
+        top.filter(|top| top.of_teacher).map(|top| top.count)
+    }
+
     /// Returns whether the plugin reads the teacher's predictions.
     pub fn has_teacher(&self) -> bool {
         self.has(columns::TEACHER_LOGP) || self.divergence().is_some()

@@ -152,6 +152,15 @@ fn listen_for_signals() -> std::io::Result<Arc<AtomicBool>> {
 }
 
 impl WeightArgs {
+    /// Returns the precision that products have, unless the weights are changed for it.
+    fn computed_in(&self) -> Option<&'static str> {
+        match self.dtype {
+            ServeDtype::Auto => (!self.load_in_8bit && !self.load_in_4bit).then_some("float32"),
+            ServeDtype::Bfloat16 => Some("bfloat16"),
+            ServeDtype::Int8 => Some("int8"),
+        }
+    }
+
     fn held(&self) -> WeightStorage {
         let scheme = match (self.load_in_8bit, self.load_in_4bit) {
             (true, _) => Some(QuantizationScheme::Int8),
@@ -210,6 +219,7 @@ impl Args {
             names: self.names(),
             ends: tokenizer.eos_ids(&architecture.eos_token_ids),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            dtype: self.weights.computed_in(),
         };
         let dtype = match self.weights.dtype {
             ServeDtype::Auto => RolloutDtype::Auto,
@@ -244,7 +254,8 @@ impl Args {
         let options = self.options(folder.architecture().max_positions)?;
         let folder = folder.with_weight_storage(self.weights.held());
         let model = FrozenModel::new(folder.value_model_over(folder.trunk()?, ValueHeadInit::Zero)?);
-        let card = ModelCard { names: self.names(), ends: Vec::new(), version: env!("CARGO_PKG_VERSION").to_owned() };
+        let card =
+            ModelCard { names: self.names(), ends: Vec::new(), version: env!("CARGO_PKG_VERSION").to_owned(), dtype: None };
         Ok(App::from_scorer(RewardModelScorer::new(model, pad, options.max_model_len, options.max_waiting), tokenizer, card))
     }
 

@@ -20,8 +20,8 @@ pub(super) use tokenization::{check_fits, scored_texts, tokenize_whole, valued_a
 use super::{Error, Result};
 use crate::config::{AgentEntry, PluginEntry, hex};
 use crate::data::{
-    self, ChatMessage, CompletionRow, Location, PreferenceRow, PromptForm, PromptRow, RowColumns, TeacherPrompts,
-    TemplateVariables, TextOrChat, TokenCountBounds, TokenizedRow, Tokenizer,
+    self, ChatMessage, CompletionRow, Location, PreferenceRow, PromptForm, PromptRow, RowColumns, TEACHER_LOGPROBS,
+    TEACHER_TOKEN_IDS, TaughtTokens, TeacherPrompts, TemplateVariables, TextOrChat, TokenCountBounds, TokenizedRow, Tokenizer,
 };
 use crate::ops::top_divergence::LikelyToken;
 use serde_json::{Map, Value};
@@ -156,12 +156,12 @@ pub(super) struct PromptAnswers {
     /// For reward models: the margin of the chosen answer, if the dataset has one.
     pub margin: Option<f32>,
     /// A teacher's likeliest tokens in place of each token of the chosen answer, if the dataset has them.
-    pub teacher_tokens: Option<Vec<Vec<LikelyToken>>>,
+    pub likely_tokens: Option<Vec<Vec<LikelyToken>>>,
 }
 
 impl PromptAnswers {
     fn new(chosen: Vec<u32>, learned: Option<Vec<u8>>, rejected: Vec<u32>) -> Self {
-        Self { chosen, learned, rejected, label: None, value_positions: [0; 2], margin: None, teacher_tokens: None }
+        Self { chosen, learned, rejected, label: None, value_positions: [0; 2], margin: None, likely_tokens: None }
     }
 }
 
@@ -214,7 +214,7 @@ pub(super) struct DatasetReader {
     /// How prompts for a teacher are built, if it reads others than the policy.
     pub taught: Option<Arc<TeacherPrompts>>,
     /// Whether rows have a teacher's likeliest tokens.
-    pub teacher_tokens: bool,
+    pub likely_tokens: bool,
 }
 
 impl DatasetReader {
@@ -364,7 +364,7 @@ impl DatasetReader {
     /// Prepares a row with a given completion. It is limited to `longest` tokens: it is truncated at the end, and rows whose prompt alone
     /// reaches the limit are refused. Without a prompt, the whole text except its first token is learned. Also returns the tokens beyond
     /// the limit.
-    fn completion(&self, row: CompletionRow, what: LearnedParts) -> data::Result<(Prompt, Vec<u32>)> {
+    fn completion(&self, mut row: CompletionRow, what: LearnedParts) -> data::Result<(Prompt, Vec<u32>)> {
         let (tokenizer, place) = (&self.tokenizer, row.place.clone());
         let parts = match &row.prompt {
             _ if row.tokens.is_some() => Ok((String::new(), Vec::new(), Vec::new())),
@@ -381,23 +381,22 @@ impl DatasetReader {
             }
             None => learned_of(&row, &tokens, &chosen, tokenizer, what).map_err(|e| place.failed(e))?,
         };
-        let mut teacher_tokens =
-            self.teacher_tokens.then(|| self.read_teacher_tokens(&place, &row.columns, chosen.len())).transpose()?;
+        let mut likely_tokens = self.likely_tokens.then(|| self.take_likely_tokens(&mut row, chosen.len())).transpose()?;
         if what.includes_prompts {
-            teacher_tokens.iter_mut().for_each(|lists| drop(lists.splice(0..0, vec![Vec::new(); tokens.len()])));
+            likely_tokens.iter_mut().for_each(|lists| drop(lists.splice(0..0, vec![Vec::new(); tokens.len()])));
             chosen.splice(0..0, tokens.drain(..));
         }
         self.shorten(&mut tokens);
         if tokens.is_empty() && !chosen.is_empty() {
             tokens.push(chosen.remove(0));
             learned = learned.map(|mask| mask[1..].to_vec());
-            teacher_tokens.iter_mut().for_each(|lists| drop(lists.remove(0)));
+            likely_tokens.iter_mut().for_each(|lists| drop(lists.remove(0)));
         }
         let room = self.room(&place, &tokens)?;
         self.mention_cut(&place, tokens.len() + chosen.len());
         let beyond = chosen.split_off(room.min(chosen.len()));
         learned.iter_mut().for_each(|mask| mask.truncate(room));
-        teacher_tokens.iter_mut().for_each(|lists| lists.truncate(room));
+        likely_tokens.iter_mut().for_each(|lists| lists.truncate(room));
         if chosen.is_empty() {
             return Err(place.row_error("has no tokens to learn"));
         }
@@ -406,15 +405,28 @@ impl DatasetReader {
             let nothing = if row.tokens.is_some() { "nothing is learned" } else { "the assistant says nothing" };
             return Err(place.row_error(format!("{nothing}{all}")));
         }
-        let answers = Some(PromptAnswers { teacher_tokens, ..PromptAnswers::new(chosen, learned, Vec::new()) });
+        if likely_tokens.as_ref().is_some_and(|lists| !is_taught(lists, learned.as_deref())) {
+            return Err(place.row_error("the teacher says nothing of any token that is learned"));
+        }
+        let answers = Some(PromptAnswers { likely_tokens, ..PromptAnswers::new(chosen, learned, Vec::new()) });
         Ok((Prompt { tokens, answers, ..Prompt::new(row.row, &row.completion, text, row.columns) }, beyond))
     }
 
-    /// Reads a teacher's likeliest tokens in place of each of a completion's `count` tokens.
-    fn read_teacher_tokens(&self, place: &Location, columns: &RowColumns, count: usize) -> data::Result<Vec<Vec<LikelyToken>>> {
+    /// Removes a teacher's likeliest tokens in place of each of a completion's `count` tokens from a row's columns.
+    fn take_likely_tokens(&self, row: &mut CompletionRow, count: usize) -> data::Result<Vec<Vec<LikelyToken>>> {
+        // Only there, an end token is added to what the teacher may have read.
+        let added_end = row.prompt.is_some() && row.tokens.is_none();
         let is_known = |id| self.tokenizer.has_token_id(id);
-        data::read_teacher_tokens(columns, count, is_known).map_err(|detail| place.row_error(detail))
+        let read = data::read_teacher_tokens(&row.columns, TaughtTokens { count, added_end }, is_known);
+        let lists = read.map_err(|detail| row.place.row_error(detail))?;
+        [TEACHER_TOKEN_IDS, TEACHER_LOGPROBS].into_iter().for_each(|name| drop(row.columns.shift_remove(name)));
+        Ok(lists)
     }
+}
+
+/// Returns whether a teacher says something of a learned token.
+fn is_taught(lists: &[Vec<LikelyToken>], learned: Option<&[u8]>) -> bool {
+    lists.iter().enumerate().any(|(place, list)| !list.is_empty() && learned.is_none_or(|mask| mask[place] == 1))
 }
 
 /// Returns the margin of a pair's chosen answer, if its columns have one.
@@ -437,9 +449,11 @@ impl PromptDigest {
         let answers = prompt.answers.as_ref().map(|a| (&a.chosen, &a.learned, &a.rejected));
         let label = prompt.answers.as_ref().and_then(|a| a.label.as_ref()).map(|label| (label.desirable, &label.beyond));
         // A dataset without labels keeps its hash from before labels existed.
-        let row = match label {
-            None => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers)),
-            Some(label) => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers, label)),
+        let taught = prompt.answers.as_ref().and_then(|a| a.likely_tokens.as_ref());
+        let row = match (label, taught) {
+            (None, None) => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers)),
+            (None, Some(taught)) => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers, taught)),
+            (Some(label), _) => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers, label)),
         };
         let row = row.map_err(|e| Error::encoding("a row", &e))?;
         self.0.update((row.len() as u64).to_le_bytes());

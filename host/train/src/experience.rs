@@ -264,8 +264,8 @@ impl MicroBatch {
     }
 
     /// Returns a teacher's likeliest tokens in place of each token of these completions, if they are known.
-    pub(super) fn teacher_tokens(&self) -> Option<Vec<Vec<LikelyToken>>> {
-        let of_rows = self.rows().into_iter().map(|row| self.experience.rollouts[row].teacher_tokens.clone());
+    pub(super) fn likely_tokens(&self) -> Option<Vec<Vec<LikelyToken>>> {
+        let of_rows = self.rows().into_iter().map(|row| self.experience.rollouts[row].likely_tokens.clone());
         of_rows.collect::<Option<Vec<_>>>().map(|rows| rows.concat())
     }
 

@@ -18,7 +18,7 @@ pub(super) struct PackedCompletions {
     /// These predictions after the prompts that a teacher reads, if those differ.
     pub taught: Option<Box<Self>>,
     /// A teacher's likeliest tokens at these predictions, if they are known.
-    pub teacher_tokens: Option<Vec<Vec<LikelyToken>>>,
+    pub likely_tokens: Option<Vec<Vec<LikelyToken>>>,
 }
 
 /// Whose prompts completions follow.
@@ -51,14 +51,9 @@ impl PackedCompletions {
         if needs.divergence().is_none() {
             return packed;
         }
-        if let Some(tokens) = micro_batch.teacher_tokens() {
-            return Self { teacher_tokens: Some(tokens), ..packed };
-        }
-        if !micro_batch.experience.has_teacher_prompts() {
-            return packed;
-        }
-        let taught = Self::read_by(PromptReader::Teacher, &micro_batch.experience, micro_batch.rows());
-        Self { taught: Some(Box::new(taught)), ..packed }
+        let read_by_teacher = || Self::read_by(PromptReader::Teacher, &micro_batch.experience, micro_batch.rows());
+        let taught = micro_batch.experience.has_teacher_prompts().then(|| Box::new(read_by_teacher()));
+        Self { taught, likely_tokens: micro_batch.likely_tokens(), ..packed }
     }
 
     /// Selects the predictions of all tokens of pairs' completions, chosen and rejected alternating, followed by those of each pair's

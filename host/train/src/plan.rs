@@ -362,6 +362,13 @@ impl RolloutPlan {
         self.has_environment || !self.agents.is_empty()
     }
 
+    /// Returns whether inference servers sample from the distribution that training computes, with the weights that are trained.
+    pub(super) fn compares_with_servers(&self) -> bool {
+        let Sampler { top_p, top_k, min_p, repetition_penalty, .. } = self.sampling.train;
+        let samples_all = top_p == 1.0 && top_k == 0 && min_p == 0.0 && repetition_penalty == 1.0;
+        self.servers.is_some() && samples_all && self.off_policy.max_staleness == 0
+    }
+
     /// Returns whether external drivers play the episodes.
     pub(super) fn is_played_elsewhere(&self) -> bool {
         self.agents.iter().any(|agent| agent.listen.is_some())

@@ -4,9 +4,13 @@ use super::collector::CollectionContext;
 use super::phase::Phase;
 use super::step_metrics::StepMetrics;
 use super::trainer::Trainer;
-use super::{Result, ranks};
+use super::{Error, Result, ranks};
+use crate::learner::SAMPLING_DIFFERENCE;
 use crate::metrics::{Metric, MetricReduction, MetricsWindow};
 use crate::ops;
+
+/// Mean difference of log-probabilities that no precision of a server explains.
+const MOST_SAMPLING_DIFFERENCE: f64 = 0.5;
 
 impl Trainer {
     /// Takes the step's micro-batches, generating if none are left, accumulates the gradient of their loss, and updates the
@@ -30,6 +34,7 @@ impl Trainer {
 
         let prompt_pass = self.collector.take_prompt_pass(&micro_batches, at);
         let (loss, learned) = self.learner.learn(&micro_batches, prompt_pass, &mut self.plugins, at)?;
+        self.check_servers(&learned)?;
         figures.merge(learned);
 
         let (updates, updated) = self.learner.update(at.step + 1)?;
@@ -50,6 +55,19 @@ impl Trainer {
         let peaks = [("perf/peak_memory_mb", ops::peak_memory())].into_iter().chain(of_device);
         figures.add(peaks.map(|(name, bytes)| Metric::new(name, bytes as f64 / 1e6, MetricReduction::Max)));
         Ok(figures)
+    }
+
+    /// Refuses to learn from tokens of inference servers that their own log-probabilities don't describe: other tokens, or log-probabilities
+    /// of another distribution than the one that was sampled from.
+    fn check_servers(&self, learned: &StepMetrics) -> Result<()> {
+        let found = learned.mean_of(SAMPLING_DIFFERENCE).filter(|_| self.plan.rollout.compares_with_servers());
+        match found.filter(|found| *found > MOST_SAMPLING_DIFFERENCE) {
+            None => Ok(()),
+            Some(found) => Err(Error::RolloutServers(format!(
+                "the log-probabilities of the tokens that rollout servers sampled differ from the policy's by {found:.2} on average, with the \
+                 same weights: they are those of other tokens or of another temperature (vLLM needs --logprobs-mode processed_logprobs)"
+            ))),
+        }
     }
 
     /// Merges the metrics of a finished step over all ranks, adds them to the window, and returns them.

@@ -79,6 +79,13 @@ impl StepMetrics {
         self.last = part.last;
     }
 
+    /// Returns the weighted mean of a metric's parts, if there are any.
+    pub(super) fn mean_of(&self, name: &str) -> Option<f64> {
+        let parts = self.metrics.iter().filter(|metric| metric.name == name);
+        let (sum, weight) = parts.fold((0.0, 0.0), |(sum, weight), part| (sum + part.value * part.weight, weight + part.weight));
+        (weight > 0.0).then(|| sum / weight)
+    }
+
     /// Returns the work.
     pub(super) fn work(&self) -> StepWork {
         self.work

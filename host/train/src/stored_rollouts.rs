@@ -38,7 +38,7 @@ pub(super) fn without_numbers(rollout: &Rollout) -> Rollout {
         teacher_prompt: rollout.teacher_prompt.clone(),
         branches: rollout.branches.clone(),
         support: rollout.support.as_ref().map(|support| Support::new(support.penalty)),
-        teacher_tokens: rollout.teacher_tokens.as_ref().map(|_| Vec::new()),
+        likely_tokens: rollout.likely_tokens.as_ref().map(|_| Vec::new()),
         ..Rollout::default()
     }
 }
@@ -56,7 +56,7 @@ pub(super) fn add(rollouts: &[Rollout], prefix: &str, tensors: &mut RolloutTenso
     };
     put("tokens", rollouts.iter().flat_map(|rollout| rollout.tokens.iter().copied()).collect())?;
     put("lengths", rollouts.iter().map(|rollout| rollout.tokens.len() as u32).collect())?;
-    let of_teacher = || rollouts.iter().filter_map(|rollout| rollout.teacher_tokens.as_ref()).flatten();
+    let of_teacher = || rollouts.iter().filter_map(|rollout| rollout.likely_tokens.as_ref()).flatten();
     if of_teacher().next().is_some() {
         put("teacher/counts", of_teacher().map(|tokens| tokens.len() as u32).collect())?;
         put("teacher/ids", of_teacher().flatten().map(|token| token.id).collect())?;
@@ -85,9 +85,9 @@ pub(super) fn fill(rollouts: &mut [Rollout], prefix: &str, tensors: &mut Rollout
     let (tokens, lengths) = (numbers("tokens")?, numbers("lengths")?);
     let mut tokens = cut(&tokens, &lengths, rollouts.len())?;
     rollouts.iter_mut().for_each(|rollout| rollout.tokens = tokens.next().unwrap_or_default().to_vec());
-    if rollouts.iter().any(|rollout| rollout.teacher_tokens.is_some()) {
+    if rollouts.iter().any(|rollout| rollout.likely_tokens.is_some()) {
         let (counts, ids, logp) = (numbers("teacher/counts")?, numbers("teacher/ids")?, numbers("teacher/logp")?);
-        fill_teacher_tokens(rollouts, &counts, (&ids, &logp))?;
+        fill_likely_tokens(rollouts, &counts, (&ids, &logp))?;
     }
     if rollouts.iter().all(|rollout| rollout.support.is_none()) {
         return Ok(());
@@ -105,13 +105,13 @@ pub(super) fn fill(rollouts: &mut [Rollout], prefix: &str, tensors: &mut Rollout
 }
 
 /// Distributes a teacher's likeliest tokens, with the bits of their log-probabilities, over rollouts that have some.
-fn fill_teacher_tokens(rollouts: &mut [Rollout], counts: &[u32], (ids, logp): (&[u32], &[u32])) -> Result<(), String> {
+fn fill_likely_tokens(rollouts: &mut [Rollout], counts: &[u32], (ids, logp): (&[u32], &[u32])) -> Result<(), String> {
     let mut lists = cut(ids, counts, counts.len())?.zip(cut(logp, counts, counts.len())?);
-    for rollout in rollouts.iter_mut().filter(|rollout| rollout.teacher_tokens.is_some()) {
+    for rollout in rollouts.iter_mut().filter(|rollout| rollout.likely_tokens.is_some()) {
         let own = lists.by_ref().take(rollout.tokens.len()).map(|(ids, logp)| {
             ids.iter().zip(logp).map(|(id, bits)| LikelyToken { id: *id, logp: f32::from_bits(*bits) }).collect()
         });
-        rollout.teacher_tokens = Some(own.collect());
+        rollout.likely_tokens = Some(own.collect());
     }
     Ok(())
 }
@@ -144,7 +144,7 @@ pub(super) fn fault_of(rollout: &Rollout, prompt: &[u32], architecture: &Archite
         return listed(format!("has {} tokens after a teacher's prompt of {}", rollout.tokens.len(), taught.len()));
     }
     let fault = |support: &Support| support.fault(&rollout.tokens, vocabulary);
-    if rollout.teacher_tokens.as_ref().is_some_and(|lists| lists.len() != rollout.tokens.len()) {
+    if rollout.likely_tokens.as_ref().is_some_and(|lists| lists.len() != rollout.tokens.len()) {
         return wrong(format!("lacks a teacher's tokens in place of some of its {}", rollout.tokens.len()));
     }
     if let Some(fault) = rollout.support.as_ref().and_then(fault) {

@@ -98,13 +98,23 @@ fn what_a_teacher_that_is_not_here_can_not_say_is_refused() {
         "short.jsonl",
         "{\"prompt\": \"a\", \"completion\": \"bcd\", \"teacher_token_ids\": [[1]], \"teacher_logprobs\": [[-1]]}\n",
     );
+    // Lists that are about the next token each, and lists of none.
+    let rows = json!({"input_ids": [1, 2, 3], "teacher_token_ids": [[2], [3]], "teacher_logprobs": [[-1], [-1]]});
+    place.write("shifted.jsonl", rows.to_string());
+    let rows = json!({"input_ids": [1, 2, 3], "teacher_token_ids": [[5], [], []], "teacher_logprobs": [[-1], null, []]});
+    place.write("silent.jsonl", rows.to_string());
     for (more, expected) in [
         (&["--teacher-server", &url, "--loss-top-k", "0"][..], "set loss_top_k"),
-        (&["--teacher-server", &url, "--loss-top-k", "101"], "prompt_logprobs"),
+        (&["--teacher-server", &url, "--loss-top-k", "101"], "was asked for the 101 likeliest tokens"),
+        (&[kind[0], kind[1], "--temperature", "0.5"], "set temperature = 1"),
+        (&[kind[0], kind[1], "--completion-only-loss", "false"], "set completion_only_loss = true"),
+        (&[kind[0], kind[1], "--eval-packing", "true"], "not possible with packing"),
+        (&[kind[0], kind[1], "--dataset", "shifted.jsonl", "--strict-data"], "2 and 2 lists for 3 tokens"),
+        (&[kind[0], kind[1], "--dataset", "silent.jsonl", "--strict-data"], "says nothing of any token"),
         (&[kind[0], kind[1], "--loss-top-k", "0"], "rlhost distillation learns from these with loss_top_k"),
         (&[kind[0], kind[1], "--learn-from", "generation"], "set learn_from = \"dataset\""),
         (&[kind[0], kind[1], "--dataset", "bare.jsonl", "--strict-data"], "no column \"teacher_token_ids\""),
-        (&[kind[0], kind[1], "--dataset", "short.jsonl", "--strict-data"], "1 and 1 lists for 4 tokens"),
+        (&[kind[0], kind[1], "--dataset", "short.jsonl", "--strict-data"], "1 and 1 lists for 4 of the completion's tokens"),
         (&["--teacher-model", tiny(), "--loss-top-k", "1", "--loss-add-tail", "false"], "both find it certain"),
         (&["--teacher-model", tiny(), "--loss-type", "policy_gradient", "--learn-from", "generation"], "loss_top_k is about"),
         (&["--teacher-model", tiny(), "--lmbda", "0.5"], "a mixture of both is not supported"),

@@ -324,3 +324,84 @@ fn what_a_server_should_not_answer_is_never_trained_on() {
         std::fs::remove_dir_all(place.path("run")).ok();
     }
 }
+
+/// A server in front of this one, whose answers to requests for completions of more than one token this function changes. Probes of
+/// the weights ask for one token. Returns its URL.
+fn altered(server: ServerProcess, alter: impl Fn(&mut (u16, Value)) + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let shared = std::sync::Arc::new((server, alter));
+    let pass_on = |mut client: TcpStream, server: &ServerProcess, alter: &dyn Fn(&mut (u16, Value))| {
+        let read = TestHttpRequest::read(&mut BufReader::new(client.try_clone().unwrap()));
+        let Some(TestHttpRequest { path, body, .. }) = read else { return };
+        let sent: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let answer = if body.is_empty() { server.get(&path) } else { server.post(&path, &sent) };
+        let mut answer = (answer.status, serde_json::from_str(&answer.body).unwrap_or_default());
+        if path == "/v1/completions" && sent["max_tokens"].as_u64().is_some_and(|most| most > 1) {
+            alter(&mut answer);
+        }
+        let text = answer.1.to_string();
+        let head = format!("HTTP/1.1 {} .\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", answer.0, text.len());
+        let _ = client.write_all((head + &text).as_bytes());
+    };
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let shared = std::sync::Arc::clone(&shared);
+            std::thread::spawn(move || pass_on(client, &shared.0, &shared.1));
+        }
+    });
+    url
+}
+
+/// Changes each number of the choices under this pointer.
+fn change(answer: &mut (u16, Value), pointer: &str, to: impl Fn(f64) -> Value) {
+    for choice in answer.1["choices"].as_array_mut().into_iter().flatten() {
+        for number in choice.pointer_mut(pointer).and_then(Value::as_array_mut).into_iter().flatten() {
+            *number = to(number.as_f64().unwrap());
+        }
+    }
+}
+
+#[test]
+fn completions_that_the_policy_did_not_write_are_never_trained_on_though_probes_are_right() {
+    let place = TestFolder::new();
+    let logp = "/logprobs/token_logprobs";
+    type Change = Box<dyn Fn(&mut (u16, Value)) + Send + Sync>;
+    let cases: [(&str, Change, &str); 4] = [
+        ("errors", Box::new(|answer| *answer = (500, json!({"error": "boom"}))), "no rollout server can be used for 3 s"),
+        ("raw numbers", Box::new(move |answer| change(answer, logp, |logp| json!(0.4 * logp))), "processed_logprobs"),
+        ("no logarithms", Box::new(move |answer| change(answer, logp, |logp| json!(logp + 50.0))), "numbers from -10000 to 0"),
+        ("refusals", Box::new(|answer| *answer = (400, json!({"error": {"message": "no"}}))), "400"),
+    ];
+    for (what, alter, expected) in cases {
+        let url = altered(start(&place), alter);
+        let steps = ["--max-steps", "2", "--rollout-server", &url, "--lora-r", "2", "--rollout-timeout-s", "3"];
+        let outcome = place.run(&arguments("run", &steps));
+        assert!(outcome.code == Some(1) && outcome.error().contains(expected), "{what}: {}", outcome.stderr);
+        assert!(!place.path("run/checkpoint-1").exists(), "{what}");
+        std::fs::remove_dir_all(place.path("run")).ok();
+    }
+    // Another server does the work of one that refuses all of it.
+    let (refusing, other) =
+        (altered(start(&place), |answer| *answer = (400, json!({"error": {"message": "no"}}))), start(&place));
+    let servers = ["--rollout-server", &refusing, "--rollout-server", &url(&other), "--lora-r", "2", "--max-steps", "2"];
+    place.run(&arguments("both", &servers)).succeeded();
+    place.run(&arguments("alone", &servers[4..])).succeeded();
+    assert_same(&place, "both", "alone", 2, ADAPTER);
+}
+
+#[test]
+fn a_server_with_another_base_or_a_shorter_context_is_refused() {
+    let place = TestFolder::with_answers();
+    let taught = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--max-steps", "4", "--learning-rate", "0.01"];
+    place.run(&[&taught[..], &["--output-dir", "taught"]].concat()).succeeded();
+    let refused = |model: &[&str], expected: &str| {
+        let server = ServerProcess::start(&place, &[model, &["--allow-weight-updates"]].concat());
+        let steps = ["--max-steps", "2", "--rollout-server", &url(&server), "--lora-r", "2", "--rollout-timeout-s", "3"];
+        let outcome = place.run(&arguments("run", &steps));
+        assert!(outcome.code == Some(1) && outcome.error().contains(expected), "{expected}: {}", outcome.stderr);
+        std::fs::remove_dir_all(place.path("run")).ok();
+    };
+    refused(&["--model", "taught/checkpoint-4"], "it serves another model");
+    refused(&["--model", tiny(), "--max-model-len", "70"], "it reads at most 70 tokens");
+}

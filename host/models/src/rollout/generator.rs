@@ -52,7 +52,7 @@ pub struct Rollout {
     pub teacher_prompt: Option<Vec<u32>>,
     /// The teacher's likeliest tokens in place of each token, if it is asked for these.
     #[serde(default)]
-    pub teacher_tokens: Option<Vec<Vec<LikelyToken>>>,
+    pub likely_tokens: Option<Vec<Vec<LikelyToken>>>,
     /// The rollout's branches.
     #[serde(default)]
     pub branches: Vec<Branch>,

@@ -22,6 +22,8 @@ pub struct ModelCard {
     pub ends: Vec<u32>,
     /// Version of the program.
     pub version: String,
+    /// Precision in which a model that generates computes, if its weights are as they are stored.
+    pub dtype: Option<&'static str>,
 }
 
 /// State of a server for one model.

@@ -187,7 +187,7 @@ fn models(app: &App) -> Value {
     let model = |name: &str, root: &str, parent: Option<&str>| {
         json!({
             "id": name, "object": "model", "created": app.created, "owned_by": "rlhost", "root": root, "parent": parent,
-            "max_model_len": app.max_model_len(),
+            "max_model_len": app.max_model_len(), "dtype": app.card.dtype,
         })
     };
     let own = app.card.names[0].as_str();

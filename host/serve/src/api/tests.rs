@@ -33,7 +33,7 @@ pub(crate) fn app(template: Option<&str>) -> Arc<App> {
     let decoding = FrozenModel::new(folder.with_weight_storage(WeightStorage::AS_STORED).decoder().unwrap()).decoding().unwrap();
     let options =
         EngineOptions { max_model_len: 512, max_num_seqs: 8, max_waiting: 64, cache_bytes: 64 << 20, favours_throughput: false };
-    let card = ModelCard { names: vec!["rlhost".into(), "other".into()], ends, version: "1.2.3".into() };
+    let card = ModelCard { names: vec!["rlhost".into(), "other".into()], ends, version: "1.2.3".into(), dtype: None };
     Arc::new(App::new(InferenceEngine::start(decoding, 5, options).unwrap(), tokenizer, card))
 }
 

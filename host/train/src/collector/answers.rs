@@ -91,8 +91,8 @@ fn answers(prompts: &[Arc<Prompt>], count: usize, policy_version: u64) -> Result
     for (prompt, row) in prompts.iter().enumerate() {
         let answers = row.answers.as_ref().ok_or_else(|| Error::Bug("a prompt has no answers"))?;
         for (sample, tokens) in [&answers.chosen, &answers.rejected].into_iter().take(count).enumerate() {
-            let (tokens, teacher_tokens) = (tokens.clone(), answers.teacher_tokens.clone().filter(|_| sample == 0));
-            let new = Rollout { prompt, sample, tokens, finished: true, policy_version, teacher_tokens, ..Rollout::default() };
+            let (tokens, likely_tokens) = (tokens.clone(), answers.likely_tokens.clone().filter(|_| sample == 0));
+            let new = Rollout { prompt, sample, tokens, finished: true, policy_version, likely_tokens, ..Rollout::default() };
             rollouts.push(new);
         }
     }

@@ -3,7 +3,8 @@
 
 use super::compared_models::{ComparedModels, Teacher};
 use super::source::RunHome;
-use super::teacher_record::TeacherRecord;
+use super::teacher_record::{CompletionScores, TeacherRecord};
+use super::teacher_server::TeacherServers;
 use super::{CollectionContext, Collector};
 use crate::Result;
 use crate::activity::{Activity, ProgressTask, ProgressUnit};
@@ -11,7 +12,8 @@ use crate::dataset::Prompt;
 use crate::experience::Experience;
 use crate::model::PolicyModel;
 use crate::packed_completions::PromptReader;
-use crate::plugin::columns::{DivergenceColumn, REF_LOGP, TEACHER_LOGP, TopColumn};
+use crate::plugin::NeededInputs;
+use crate::plugin::columns::{REF_LOGP, TEACHER_LOGP};
 use crate::policy_progress::PolicyProgress;
 use crate::shared_model::SharedModel;
 use crate::step_metrics::StepMetrics;
@@ -49,29 +51,38 @@ impl Collector {
     /// Adds what the teacher says of completions, if an algorithm needs it before it learns. Returns whether it did.
     pub(super) fn add_teacher_scores(&self, e: &mut Experience, with: &CollectionContext<'_>) -> Result<bool> {
         let needs = with.plugins.needs();
-        if let Some((_, DivergenceColumn { top: Some(TopColumn { count, of_teacher: true, .. }), .. })) = needs.divergence()
-            && let Some(Teacher::Servers(servers)) = &self.compared.teacher
-        {
-            let _task = ProgressTask::new(Activity::Teacher);
-            let own = servers.likeliest_tokens(e, e.rows(self.world.share(e.prompts.len())), count)?;
-            let all = self.world.concat("a teacher's tokens", own)?;
-            e.rollouts.iter_mut().zip(all).for_each(|(rollout, tokens)| rollout.teacher_tokens = Some(tokens));
-            return Ok(true);
+        let _task = ProgressTask::new(Activity::Teacher);
+        if let Some(Teacher::Servers(servers)) = &self.compared.teacher {
+            return self.add_served_scores(servers, e, needs);
         }
         if !needs.has(TEACHER_LOGP) {
             return Ok(false);
         }
         let moving = with.learner.moving_teacher().map(SharedModel::new);
-        let _task = ProgressTask::new(Activity::Teacher);
-        let logp = match (&self.compared.teacher, &moving) {
-            (Some(Teacher::Model(model)), _) => self.scored_by(model, PromptReader::Teacher, e)?,
-            (Some(Teacher::Servers(server)), _) => {
-                self.world.concat("a teacher's column", server.logp(e, e.rows(self.world.share(e.prompts.len())))?)?
-            }
-            (None, Some(model)) => self.scored_by(model, PromptReader::Teacher, e)?,
-            (None, None) => return Ok(false),
+        let model = match (&self.compared.teacher, &moving) {
+            (Some(Teacher::Model(model)), _) => model,
+            (_, Some(model)) => model,
+            (_, None) => return Ok(false),
         };
-        e.columns.set_per_token(TEACHER_LOGP, Some(logp));
+        e.columns.set_per_token(TEACHER_LOGP, Some(self.scored_by(model, PromptReader::Teacher, e)?));
+        Ok(true)
+    }
+
+    /// Adds what teachers on servers say of completions. Returns whether an algorithm with these needs learns from it.
+    fn add_served_scores(&self, servers: &TeacherServers, e: &mut Experience, needs: &NeededInputs) -> Result<bool> {
+        let likely = needs.teacher_tokens().unwrap_or(0);
+        if likely == 0 && !needs.has(TEACHER_LOGP) {
+            return Ok(false);
+        }
+        let own = servers.scores(e, e.rows(self.world.share(e.prompts.len())), likely)?;
+        let all: Vec<CompletionScores> = self.world.concat("a teacher's scores", own)?;
+        if needs.has(TEACHER_LOGP) {
+            let logp = all.iter().flat_map(|scores| scores.logp.iter().copied()).collect();
+            e.columns.set_per_token(TEACHER_LOGP, Some(logp));
+        }
+        if likely > 0 {
+            e.rollouts.iter_mut().zip(all).for_each(|(rollout, scores)| rollout.likely_tokens = Some(scores.likely));
+        }
         Ok(true)
     }
 

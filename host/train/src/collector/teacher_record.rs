@@ -42,7 +42,7 @@ struct LinePlace {
 }
 
 /// What a teacher says of a completion.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(super) struct CompletionScores {
     /// Log-probabilities of its tokens.
     pub logp: Vec<f32>,

@@ -5,7 +5,7 @@ use super::teacher_record::{CompletionScores, ScoredText, TeacherRecord};
 use crate::config::TeacherServerEntry;
 use crate::config::words::counted;
 use crate::experience::Experience;
-use crate::ops::top_divergence::LikelyToken;
+use crate::ops::top_divergence::{LikelyToken, check_listed};
 use crate::{Error, Result};
 use rlhost_web::inference::{InferenceClient, InferenceFailure, RequestTimeout, ServerDescription, TokenScore};
 use std::ops::Range;
@@ -77,29 +77,28 @@ impl TeacherServers {
         Self { record: Some(Mutex::new(record)), ..self }
     }
 
-    /// Returns the log-probabilities of the tokens of these rows' completions, in the order of the experience's flat token columns.
+    /// Checks that each server says this number of likely tokens.
     ///
     /// # Errors
-    /// If the server refuses a text, or can't be reached for too long, or its answers can't be recorded.
-    pub(super) fn logp(&self, e: &Experience, rows: Range<usize>) -> Result<Vec<f32>> {
-        Ok(self.scored(e, rows, 0)?.into_iter().flat_map(|scored| scored.logp).collect())
+    /// If one does not; says why.
+    pub(crate) fn check_likely(&self, count: usize) -> Result<()> {
+        // Tokens that every model has.
+        const TEXT: [u32; 2] = [0, 1];
+        for ServedTeacher { client, server, .. } in &self.all {
+            let asked = retried(client, self.timeout, || client.score(&TEXT, count, server, RequestTimeout::For(self.timeout)));
+            asked.map_err(|failure| {
+                let detail = format!("was asked for the {count} likeliest tokens, for which vLLM has --max-logprobs: {failure}");
+                Error::setting("teacher_server", detail)
+            })?;
+        }
+        Ok(())
     }
 
-    /// Returns this number of the likeliest tokens in place of each token of these rows' completions.
+    /// Returns what the servers say of these rows' completions, with this number of likeliest tokens in place of each token.
     ///
     /// # Errors
-    /// As [`TeacherServers::logp`].
-    pub(super) fn likeliest_tokens(
-        &self,
-        e: &Experience,
-        rows: Range<usize>,
-        count: usize,
-    ) -> Result<Vec<Vec<Vec<LikelyToken>>>> {
-        Ok(self.scored(e, rows, count)?.into_iter().map(|scored| scored.likely).collect())
-    }
-
-    /// Returns what the servers say of these rows' completions, with this number of likeliest tokens.
-    fn scored(&self, e: &Experience, rows: Range<usize>, likely: usize) -> Result<Vec<CompletionScores>> {
+    /// If a server refuses a text, can't be reached for too long, or says what is no distribution; or if its answers can't be recorded.
+    pub(super) fn scores(&self, e: &Experience, rows: Range<usize>, likely: usize) -> Result<Vec<CompletionScores>> {
         let Some(record) = &self.record else { return self.asked(e, &rows.collect::<Vec<_>>(), likely) };
         let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
         let key = |row: usize| {
@@ -142,7 +141,12 @@ impl TeacherServers {
         });
         let scored = scored.into_inner().unwrap_or_else(PoisonError::into_inner);
         let all = scored.into_iter().collect::<std::result::Result<Vec<_>, InferenceFailure>>();
-        all.map_err(|failure| Error::TeacherServer(failure.to_string()))
+        let all = all.map_err(|failure| Error::TeacherServer(failure.to_string()))?;
+        let faults = all.iter().flat_map(|scores| &scores.likely).filter_map(|tokens| check_listed(tokens).err());
+        match faults.into_iter().next() {
+            None => Ok(all),
+            Some(fault) => Err(Error::TeacherServer(format!("said what is no distribution: {fault}"))),
+        }
     }
 
     fn scored_row(&self, e: &Experience, row: usize, likely: usize) -> std::result::Result<CompletionScores, InferenceFailure> {

@@ -9,6 +9,7 @@ use super::{DatasetKind, DatasetReader, Prompt, PromptDigest};
 use crate::activity::{Activity, ProgressTask, ProgressUnit};
 use crate::data::{Dataset, DatasetTable};
 use crate::dist::World;
+use crate::ops::top_divergence::LikelyToken;
 use crate::ranks::RunRanks;
 use crate::{Error, Result};
 use rayon::prelude::*;
@@ -81,8 +82,10 @@ struct RecentPrompts {
 impl RecentPrompts {
     fn keep(&mut self, prompt: &Arc<Prompt>) {
         let answers = prompt.answers.as_ref().map_or(0, |a| a.chosen.len() + a.rejected.len());
+        let lists = prompt.answers.iter().flat_map(|a| &a.likely_tokens).flatten();
+        let taught = lists.map(|list| size_of::<Vec<LikelyToken>>() + size_of_val(list.as_slice())).sum::<usize>();
         let columns = prompt.columns.values().map(|value| 128 + value.as_str().map_or(256, str::len));
-        let size = 512 + prompt.text.len() + 4 * (prompt.tokens.len() + answers) + columns.sum::<usize>();
+        let size = 512 + prompt.text.len() + 4 * (prompt.tokens.len() + answers) + columns.sum::<usize>() + taught;
         if self.prompts.insert(prompt.index, prompt.clone()).is_some() {
             return;
         }

@@ -239,8 +239,11 @@ impl DatasetReader {
         let (chat, reach) = (texts.chat, known.unwrap_or_else(|| self.reach(&texts)));
         let (mut tokens, mut cut) = (0, false);
         let valued = matches!(kind, DatasetKind::ValuedPairs);
-        // A teacher's prompts are longer than the texts that are judged.
-        let tried = known.is_some() || self.taught.is_some() || matches!(kind, DatasetKind::Pairs) && number < TRIED_PAIRS;
+        // A teacher's prompts are longer than the texts that are judged, and its tokens are not among them.
+        let tried = known.is_some()
+            || self.taught.is_some()
+            || self.likely_tokens
+            || matches!(kind, DatasetKind::Pairs) && number < TRIED_PAIRS;
         let is_usable = |lengths: &TokenCountBounds| self.is_usable(kind, &texts, lengths) && (!valued || margin.is_ok());
         let mut truncated = if tried { None } else { self.is_truncated(kind, &texts, reach[1]) };
         let place = row.place().clone();

@@ -132,7 +132,7 @@ mod tests {
             messages,
             form: None,
             taught: None,
-            teacher_tokens: false,
+            likely_tokens: false,
         };
         look(&reader, &path.as_path().into())
     }

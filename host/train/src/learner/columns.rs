@@ -227,6 +227,9 @@ fn compared_with_sampling(micro_batch: &MicroBatch, current: &[f32], inputs: &Lo
     logp.zip(sampled).map(compare).unwrap_or_default()
 }
 
+/// Mean difference between the log-probabilities of training and those of sampling.
+pub(crate) const SAMPLING_DIFFERENCE: &str = "sampling/sampling_logp_difference/mean";
+
 /// Returns the metrics of the difference between the log-probabilities of training and those of sampling, over the sampled tokens, as in
 /// TRL.
 fn sampling_metrics(rollouts: &[Rollout], logp: &[f32], sampled: &[f32]) -> Vec<Metric> {
@@ -241,7 +244,7 @@ fn sampling_metrics(rollouts: &[Rollout], logp: &[f32], sampled: &[f32]) -> Vec<
     let most = |value: fn(f64) -> f64| differences.iter().map(|d| value(*d)).fold(f64::NEG_INFINITY, f64::max);
     let least = differences.iter().map(|d| d.exp()).fold(f64::INFINITY, f64::min);
     vec![
-        Metric::mean("sampling/sampling_logp_difference/mean", mean(f64::abs), n),
+        Metric::mean(SAMPLING_DIFFERENCE, mean(f64::abs), n),
         Metric::new("sampling/sampling_logp_difference/max", most(f64::abs), MetricReduction::Max),
         Metric::new("sampling/importance_sampling_ratio/min", least, MetricReduction::Min),
         Metric::mean("sampling/importance_sampling_ratio/mean", mean(f64::exp), n),

@@ -10,6 +10,7 @@ mod packing;
 mod teaching;
 mod training_state;
 
+pub(crate) use columns::SAMPLING_DIFFERENCE;
 pub(super) use critic::{CRITIC_PREFIX, Critic, InitialCritic};
 /// Prefix of the policy's errors and metrics, which is empty.
 pub(super) const POLICY_PREFIX: &str = "";

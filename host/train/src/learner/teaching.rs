@@ -23,13 +23,14 @@ impl Learner {
     ) -> Result<Option<TeacherPredictions>> {
         let Some((_, DivergenceColumn { beta, top })) = needs.divergence() else { return Ok(None) };
         let vocabulary = self.policy.architecture().vocab_size;
-        if let (Some(tokens), Some(top)) = (&packed.teacher_tokens, top) {
+        let moving = self.moving_teacher();
+        let Some(teacher) = self.teacher.as_ref().map(|teacher| teacher.model()).or(moving.as_ref()) else {
+            let top = top.filter(|top| top.of_teacher);
+            let Some((tokens, top)) = packed.likely_tokens.as_ref().zip(top) else { return Ok(None) };
             let mut tokens: Vec<_> = tokens.iter().map(|tokens| known_tokens(tokens, vocabulary, top.count)).collect();
             tokens.resize(packed.selected.len(), Vec::new());
             return Ok(Some(TeacherPredictions::listed(tokens, beta, top.with_rest)));
-        }
-        let moving = self.moving_teacher();
-        let Some(teacher) = self.teacher.as_ref().map(|teacher| teacher.model()).or(moving.as_ref()) else { return Ok(None) };
+        };
         let tokens = match top {
             None => ComparedTokens::All,
             Some(TopColumn { count, of_teacher: false, with_rest }) => ComparedTokens::OfPolicy(TopTokens { count, with_rest }),

@@ -25,7 +25,7 @@ pub(super) use swap::{
     ChosenSettings, HandledHashes, PluginSlot, PluginTrial, Predecessor, PredecessorEntry, PredecessorKind, Predecessors, Swap,
     dry_run,
 };
-pub(super) use synthetic::RunFeatures;
+pub(super) use synthetic::{RunFeatures, TeacherExtent};
 
 use super::columns::NamedColumns;
 use super::ranks::known_to_all;

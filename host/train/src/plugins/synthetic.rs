@@ -1,9 +1,9 @@
 //! Synthetic batches for trying algorithms: before a run begins, before a swap, and to test whether a loss can be split.
 
 use crate::plugin::columns::{
-    self, ADVANTAGE, ENTROPY, FINISHED, HAS_TEACHER_PROMPT, HostColumn, LABEL, LOG_SUM_SQUARES, MARGIN, MEAN_LOGITS,
-    MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, OLD_LOGP, OLD_VALUE, PROMPT_LOGP, REF_LOGP, RETURN, SEQUENCE_VALUE,
-    TEACHER_LOGP, TURN_REWARD, VALUE, divergence_of,
+    self, ADVANTAGE, DivergenceColumn, ENTROPY, FINISHED, HAS_TEACHER_PROMPT, HostColumn, LABEL, LOG_SUM_SQUARES, MARGIN,
+    MEAN_LOGITS, MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, OLD_LOGP, OLD_VALUE, PROMPT_LOGP, REF_LOGP, RETURN,
+    SEQUENCE_VALUE, TEACHER_LOGP, TURN_REWARD, VALUE, divergence_of,
 };
 use crate::plugin::{AlgorithmPlugin, Batch, Column, Scale, ScoredGeneration, Shape, Unit, WeightedReward};
 
@@ -12,11 +12,32 @@ use crate::plugin::{AlgorithmPlugin, Batch, Column, Scale, ScoredGeneration, Sha
 pub(crate) struct RunFeatures {
     pub reference: bool,
     pub critic: bool,
-    /// Whether there are log-probabilities of a teacher, and divergences from it.
+    /// Whether there are log-probabilities of a teacher.
     pub teacher_logp: bool,
-    pub divergence: bool,
+    pub divergence: TeacherExtent,
     /// Whether the dataset has margins of pairs.
     pub margins: bool,
+}
+
+/// What a run has of its teacher's distributions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum TeacherExtent {
+    #[default]
+    Nothing,
+    /// At most this number of its likeliest tokens.
+    Likeliest(usize),
+    Everything,
+}
+
+impl TeacherExtent {
+    /// Returns whether a run with this has what an algorithm compares.
+    pub(crate) fn has(self, column: DivergenceColumn) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Likeliest(most) => column.top.is_some_and(|top| top.of_teacher && top.count <= most),
+            Self::Everything => true,
+        }
+    }
 }
 
 /// Returns the number of sequences per item of a batch.
@@ -56,7 +77,7 @@ pub(super) fn generation(lengths: &[usize], algorithm: &AlgorithmPlugin) -> Scor
     fill_generation(
         &mut batch,
         algorithm,
-        RunFeatures { reference: true, critic: true, teacher_logp: true, divergence: true, margins: false },
+        RunFeatures { reference: true, critic: true, teacher_logp: true, divergence: TeacherExtent::Everything, margins: false },
     );
     ScoredGeneration { batch, rewards: vec![WeightedReward { name: SCORES.to_owned(), weight: 1.0 }] }
 }
@@ -104,8 +125,7 @@ fn has(name: &str, extras: RunFeatures) -> bool {
         REF_LOGP => extras.reference,
         VALUE | OLD_VALUE | RETURN => extras.critic,
         TEACHER_LOGP => extras.teacher_logp,
-        name if divergence_of(name).is_some() => extras.divergence,
-        _ => true,
+        name => divergence_of(name).is_none_or(|column| extras.divergence.has(column)),
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) fn read(
         messages,
         form,
         taught,
-        teacher_tokens: config.teacher_model_kind == TeacherModelKind::Dataset,
+        likely_tokens: config.teacher_model_kind == TeacherModelKind::Dataset,
     };
     let what = LearnedParts { includes_prompts: !config.completion_only_loss, turns: config.assistant_only_loss };
     let kind = plugins.flow.rows(what);

@@ -5,7 +5,7 @@ use super::initial_plugin::{InitialPlugin, PluginLoader};
 use super::scripts;
 use crate::activity::{Activity, ProgressTask};
 use crate::collector::PromptLoader;
-use crate::config::{self, ComparisonTarget, Grants, PluginEntry, RunConfig};
+use crate::config::{self, ComparisonTarget, Grants, PluginEntry, RunConfig, TeacherModelKind};
 use crate::data::{TemplateVariables, Tokenizer};
 use crate::dataset::{Prompt, PromptSet};
 use crate::dist::World;
@@ -17,12 +17,12 @@ use crate::plan::Batching;
 use crate::plugin::columns::{OLD_VALUE, REF_LOGP, TEACHER_LOGP, VALUE};
 use crate::plugin::{self, PluginSource};
 use crate::plugin::{
-    AlgorithmPlugin, EMBEDDED, EnvironmentPlugin, Folders, PluginEngine, PluginHttpClient, PluginInfo, RequestPolicy,
-    RewardPlugin, Role,
+    AlgorithmPlugin, EMBEDDED, EnvironmentPlugin, Folders, NeededInputs, PluginEngine, PluginHttpClient, PluginInfo,
+    RequestPolicy, RewardPlugin, Role,
 };
 use crate::plugins::{
-    ChosenSettings, PluginSlot, PluginTrial, REFERENCE, RewardScorer, RunFeatures, RunPlugins, RunReward, ScoringModel, dry_run,
-    is_separable, start,
+    ChosenSettings, PluginSlot, PluginTrial, REFERENCE, RewardScorer, RunFeatures, RunPlugins, RunReward, ScoringModel,
+    TeacherExtent, dry_run, is_separable, start,
 };
 use crate::ranks::after_the_first;
 use crate::run::{RunEvent, RunFiles, short_hash};
@@ -402,7 +402,7 @@ impl LoadedPlugins {
             reference: needs.has(REF_LOGP),
             critic: needs.has(VALUE) || needs.has(OLD_VALUE),
             teacher_logp: needs.has(TEACHER_LOGP),
-            divergence: needs.divergence().is_some(),
+            divergence: teacher_extent(config, needs),
             margins: false,
         };
         let group = batching.groups.map(|groups| groups.train);
@@ -517,5 +517,16 @@ impl LoadedPlugins {
         );
         let environments = environments.into_iter().map(|(plugin, _)| plugin).collect();
         Ok((RunPlugins::new(world, config.clone(), algorithm, (rewards, environments), slots, trial)?, engine))
+    }
+}
+
+/// Returns what a run has of its teacher's distributions, given what its algorithm needs of them.
+fn teacher_extent(config: &RunConfig, needs: &NeededInputs) -> TeacherExtent {
+    let count = needs.divergence().map(|(_, column)| column.top.map_or(0, |top| top.count));
+    match count {
+        None => TeacherExtent::Nothing,
+        Some(_) if config.teacher_model_kind == TeacherModelKind::Dataset => TeacherExtent::Likeliest(usize::MAX),
+        Some(count) if !config.teacher_server.is_empty() => TeacherExtent::Likeliest(count),
+        Some(_) => TeacherExtent::Everything,
     }
 }

@@ -32,11 +32,12 @@ pub(super) fn replayed_from_anywhere(run: String) -> String {
 /// Queries the servers until one answers or the time is up.
 fn wait_for(config: &RunConfig) -> Result<()> {
     let clients = config.rollout_server.iter().map(|url| client(url)).collect::<Result<Vec<InferenceClient>>>()?;
-    let until = Instant::now() + config.rollout_timeout();
-    let mut waits = false;
+    let (begun, mut waits) = (Instant::now(), false);
     loop {
         let answers: Vec<_> = clients.iter().map(InferenceClient::describe).collect();
-        if answers.iter().all(|answer| matches!(answer, Err(InferenceFailure::Unreachable { .. }))) && Instant::now() < until {
+        let is_pending =
+            |answer: &std::result::Result<_, InferenceFailure>| answer.as_ref().is_err_and(InferenceFailure::is_temporary);
+        if answers.iter().all(is_pending) && begun.elapsed() < config.rollout_timeout() {
             if !std::mem::replace(&mut waits, true) {
                 tracing::info!("waiting for {}: no rollout server answers yet", config.rollout_server.join(", "));
             }
@@ -61,7 +62,7 @@ fn report(
                 let length = server.max_model_len.map(|length| format!(", at most {length} tokens")).unwrap_or_default();
                 tracing::info!("rollouts come from {}: {} with {}{length}", client.server(), server.kind.name(), server.model);
             }
-            Err(failure @ InferenceFailure::Unreachable { .. }) if clients.len() > 1 => {
+            Err(failure) if clients.len() > 1 && failure.is_temporary() => {
                 tracing::warn!("rollout server {failure}; it is used once it answers");
             }
             Err(failure) => return Err(Error::setting("rollout_server", failure)),

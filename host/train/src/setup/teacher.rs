@@ -104,7 +104,7 @@ fn is_in_process(kind: TeacherModelKind, needs: &NeededInputs, reads_others: boo
                           teacher_prompt_template";
             Err(Error::setting(KIND, detail))
         }
-        TeacherModelKind::Dataset if needs.has(TEACHER_LOGP) || !compares_teachers_tokens(needs) => {
+        TeacherModelKind::Dataset if needs.has(TEACHER_LOGP) || needs.teacher_tokens().is_none() => {
             let detail = "is dataset, whose rows have the teacher's likeliest tokens and no more; rlhost distillation learns from these \
                           with loss_top_k";
             Err(Error::setting(KIND, detail))
@@ -112,11 +112,6 @@ fn is_in_process(kind: TeacherModelKind, needs: &NeededInputs, reads_others: boo
         TeacherModelKind::Live | TeacherModelKind::Ema | TeacherModelKind::Dataset => Ok(false),
         TeacherModelKind::Named | TeacherModelKind::Base => Ok(true),
     }
-}
-
-/// Returns whether an algorithm compares distributions at the teacher's likeliest tokens.
-fn compares_teachers_tokens(needs: &NeededInputs) -> bool {
-    needs.divergence().and_then(|(_, column)| column.top).is_some_and(|top| top.of_teacher)
 }
 
 /// Returns the checkpoint whose model a run starts with, if it is a fork that trains all weights.
@@ -168,7 +163,7 @@ fn check_server(config: &RunConfig, plugins: &LoadedPlugins, url: &str, beginnin
         return NamedModel::refuse_unused(SERVER, url, "teacher", config, beginning);
     }
     let refused = |detail: &str| Err(Error::setting(SERVER, detail));
-    if needs.divergence().is_some() && !compares_teachers_tokens(needs) {
+    if needs.divergence().is_some() && needs.teacher_tokens().is_none() {
         return refused(
             "says the log-probabilities of tokens, and a divergence compares whole distributions: set loss_top_k, for the teacher's likeliest \
              tokens, or loss_type = \"policy_gradient\" or distillation_mode = \"sampled_token\", or name the teacher with teacher_model",
@@ -186,13 +181,16 @@ fn check_server(config: &RunConfig, plugins: &LoadedPlugins, url: &str, beginnin
 /// Returns the teacher that scores completions: the model in this process, or those on the configured servers.
 ///
 /// # Errors
-/// If a server does not answer.
+/// If a server does not answer, or does not say as many likely tokens as the algorithm compares.
 pub(super) fn scoring(model: Option<Rc<SharedModel>>, config: &RunConfig, plugins: &LoadedPlugins) -> Result<Option<Teacher>> {
     if config.teacher_server.is_empty() || !plugins.info().needs.has_teacher() {
         return Ok(model.map(Teacher::Model));
     }
     let servers = TeacherServers::connect(config.teacher_servers(), config.rollout_timeout())?;
     servers.describe().for_each(|teacher| tracing::info!("teacher: {teacher}"));
+    if let Some(count) = plugins.info().needs.teacher_tokens() {
+        servers.check_likely(count)?;
+    }
     Ok(Some(Teacher::Servers(servers)))
 }
 

@@ -185,13 +185,21 @@ impl InferenceClient {
     }
 }
 
+/// What is wrong with a completion's log-probabilities.
+pub(super) const NO_LOGP: &str = "log-probabilities are not numbers from -10000 to 0";
+
+/// Returns whether a number is the log-probability of a token that was sampled, rounded as servers round.
+pub(super) fn is_logp(logp: f32) -> bool {
+    (-1e4..=1e-3).contains(&logp)
+}
+
 fn completion(choice: &Value, max_tokens: usize) -> Result<Completion, String> {
     let ids = choice["token_ids"].as_array().ok_or("a choice has no token_ids")?;
     let tokens: Option<Vec<u32>> = ids.iter().map(|id| id.as_u64()?.try_into().ok()).collect();
     let tokens = tokens.ok_or("token_ids are not those of tokens")?;
     let logps = choice["logprobs"]["token_logprobs"].as_array().ok_or("a choice has no logprobs.token_logprobs")?;
     let logp: Option<Vec<f32>> = logps.iter().map(|logp| Some(logp.as_f64()? as f32)).collect();
-    let logp = logp.filter(|all| all.iter().all(|logp| logp.is_finite())).ok_or("log-probabilities are not numbers")?;
+    let logp = logp.filter(|all| all.iter().all(|logp| is_logp(*logp))).ok_or(NO_LOGP)?;
     if logp.len() != tokens.len() || tokens.is_empty() || tokens.len() > max_tokens {
         return Err(format!("{} tokens with {} log-probabilities; max_tokens is {max_tokens}", tokens.len(), logp.len()));
     }
@@ -223,6 +231,20 @@ fn span(value: &Value) -> Option<VersionSpan> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_completion_has_log_probabilities_of_its_tokens() {
+        let choice = |logp: Value| {
+            let logprobs = json!({"token_logprobs": logp});
+            json!({"token_ids": [1, 2], "logprobs": logprobs, "finish_reason": "stop"})
+        };
+        assert_eq!(completion(&choice(json!([-0.5, 1e-6])), 2).unwrap().logp, [-0.5, 1e-6]);
+        for logp in [json!([-0.5, 5.0]), json!([-0.5, -1e30]), json!([-0.5, null]), json!([-0.5, -1e300])] {
+            assert_eq!(completion(&choice(logp), 2).unwrap_err(), NO_LOGP);
+        }
+        assert!(completion(&choice(json!([-0.5])), 2).unwrap_err().contains("2 tokens with 1"));
+        assert!(completion(&choice(json!([-0.5, -1])), 1).unwrap_err().contains("max_tokens is 1"));
+    }
 
     #[test]
     fn every_server_accepts_the_salt_of_the_prefix_cache() {

@@ -38,6 +38,11 @@ pub enum InferenceFailure {
 }
 
 impl InferenceFailure {
+    /// Returns whether the server may be able to answer later: it can't be reached, or says that it is busy or not ready.
+    pub fn is_temporary(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Refused { status: 408 | 429 | 500..=599, .. })
+    }
+
     /// Returns whether the request is at fault rather than the server, so that another server would fail, too.
     pub fn is_of_the_request(&self) -> bool {
         matches!(self, Self::Refused { status: 400 | 401 | 403 | 413 | 422, .. })

@@ -35,6 +35,8 @@ pub struct ServerDescription {
     pub model: String,
     /// Maximum number of tokens of a prompt and its completion, if the server reports it.
     pub max_model_len: Option<usize>,
+    /// Whether the server says that it computes in f32.
+    pub computes_in_f32: bool,
 }
 
 impl InferenceClient {
@@ -61,7 +63,8 @@ impl InferenceClient {
             }
         };
         let max_model_len = own["max_model_len"].as_u64().and_then(|length| usize::try_from(length).ok());
-        Ok(ServerDescription { kind, model: name.to_owned(), max_model_len })
+        let computes_in_f32 = own["dtype"].as_str() == Some("float32");
+        Ok(ServerDescription { kind, model: name.to_owned(), max_model_len, computes_in_f32 })
     }
 
     /// Returns whether the server responds at all.

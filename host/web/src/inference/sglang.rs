@@ -1,6 +1,6 @@
 //! SGLang's own routes: completions by token ids, and new weights (protocol of SGLang 0.5.23).
 
-use super::completion::{Completion, CompletionRequest, ended_by_itself, version_spans};
+use super::completion::{Completion, CompletionRequest, NO_LOGP, ended_by_itself, is_logp, version_spans};
 use super::scoring::{TokenScore, likeliest};
 use super::{InferenceClient, InferenceFailure, RequestTimeout};
 use serde_json::{Value, json};
@@ -128,6 +128,9 @@ fn completion(value: &Value, max_tokens: usize) -> Result<Completion, String> {
     let pairs: Option<Vec<(u32, f32)>> = logprobs.iter().map(token_with_logp).collect();
     let (tokens, logp): (Vec<u32>, Vec<f32>) =
         pairs.ok_or("output_token_logprobs are not pairs of numbers and tokens")?.into_iter().unzip();
+    if !logp.iter().all(|logp| is_logp(*logp)) {
+        return Err(NO_LOGP.to_owned());
+    }
     if tokens.is_empty() || tokens.len() > max_tokens {
         return Err(format!("{} tokens; max_new_tokens is {max_tokens}", tokens.len()));
     }

@@ -11,7 +11,7 @@ pub(in super::super) fn app() -> (Arc<App>, FrozenModel) {
     let (tokenizer, folder, _kept) = tokenizer(Some(CHATML));
     let folder = folder.with_weight_storage(WeightStorage::AS_STORED);
     let model = FrozenModel::new(folder.value_model_over(folder.trunk().unwrap(), ValueHeadInit::Drawn(3)).unwrap());
-    let card = ModelCard { names: vec!["judge".into()], ends: Vec::new(), version: "1".into() };
+    let card = ModelCard { names: vec!["judge".into()], ends: Vec::new(), version: "1".into(), dtype: None };
     let scorer = RewardModelScorer::new(model.clone(), Some(0), 128, 4);
     (Arc::new(App::from_scorer(scorer, tokenizer, card)), model)
 }

@@ -16,7 +16,7 @@ pub(in super::super) fn app(updates: bool) -> (Arc<App>, tempfile::TempDir) {
         WeightLoader::open(folder.with_weight_storage(WeightStorage::AS_STORED), RolloutDtype::Auto).unwrap();
     let options =
         EngineOptions { max_model_len: 512, max_num_seqs: 8, max_waiting: 64, cache_bytes: 64 << 20, favours_throughput: false };
-    let card = ModelCard { names: vec!["rlhost".into()], ends: Vec::new(), version: "1".into() };
+    let card = ModelCard { names: vec!["rlhost".into()], ends: Vec::new(), version: "1".into(), dtype: None };
     let app = App::new(InferenceEngine::start(decoding, 0, options).unwrap(), tokenizer, card);
     (Arc::new(app.with_weights(ServedWeights::new(loader, updates))), kept)
 }

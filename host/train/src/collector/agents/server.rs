@@ -53,7 +53,7 @@ impl AgentServer {
             tasks = Some(Arc::new(TaskQueue::new(Arc::clone(&sessions), super::report::check, wait)));
         }
         let (names, version) = (vec!["policy".to_owned()], env!("CARGO_PKG_VERSION").to_owned());
-        let card = ModelCard { names, ends: ends.to_vec(), version };
+        let card = ModelCard { names, ends: ends.to_vec(), version, dtype: None };
         let app = App::from_sessions(Arc::clone(&sessions), tasks.clone(), tokenizer.clone(), card);
         let answer_time = agents.iter().map(AgentEntry::timeout).max().unwrap_or_default();
         let limits = ConnectionLimits { answer_time, ..ConnectionLimits::default() };

@@ -1,6 +1,6 @@
 //! A connection to one server: loads a version of the policy, verifies that the server computes with it, and requests completions.
 
-use super::publisher::PublishedPolicy;
+use super::publisher::{PolicyNumbers, PublishedPolicy};
 use crate::config::RolloutSync;
 use rlhost_web::inference::{
     Completion, CompletionRequest, InferenceClient, InferenceFailure, RandomStreamId, RequestTimeout, SamplingParameters,
@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Mean difference of log-probabilities above which a server must have another model.
-const OTHER_MODEL: f64 = 0.25;
+/// Mean differences of log-probabilities above which a server must have another model, by what explains them: nothing, since both compute in
+/// f32; a precision, of which bf16 makes about 0.01; or the policy's weights in 8 or 4 bits, which the server may have whole.
+const OTHER_MODEL: [f64; 3] = [1e-3, 0.05, 0.25];
 
 /// Largest tolerated difference: a multiple of the one measured first, and a minimum. Both are for one precision.
 const NOISE: (f64, f64) = (8.0, 1e-4);
@@ -37,19 +38,34 @@ pub(super) enum ServerFault {
     )]
     OtherWeights { found: f64, allowed: f64, remark: &'static str },
     #[error(
-        "it serves another model: the log-probabilities of a text differ from the policy's by {found:.2} on average; start it anew with \
-         the model that the run starts with (it keeps the weights of a run that has sent it all of them)"
+        "it serves another model: the log-probabilities of a text differ from the policy's by {found:.2e} on average, and by at most \
+         {allowed:.0e} in its precision; start it anew with the model that the run starts with (it keeps the weights of a run that has \
+         sent it all of them)"
     )]
-    OtherModel { found: f64 },
+    OtherModel { found: f64, allowed: f64 },
+    #[error(
+        "it reads at most {most} tokens, and the prompt has {prompt} and its completion up to {completion}, which the model could read; \
+         start it with a larger --max-model-len, or set max_prompt_length or max_completion_length"
+    )]
+    TooShort { most: usize, prompt: usize, completion: usize },
     #[error("its tokens were written with weights of version {found:?}, and the policy's are {expected:?}")]
     OtherVersion { found: String, expected: String },
 }
 
 impl ServerFault {
+    /// Returns whether the request is at fault rather than the server.
+    pub(super) fn is_of_the_request(&self) -> bool {
+        match self {
+            Self::TooShort { .. } => true,
+            Self::Failed(failure) => failure.is_of_the_request(),
+            _ => false,
+        }
+    }
+
     /// Returns whether waiting is useless.
     pub(super) fn is_lasting(&self) -> bool {
         match self {
-            Self::OtherModel { .. } => true,
+            Self::OtherModel { .. } | Self::TooShort { .. } => true,
             Self::Failed(failure) => failure.is_of_the_request(),
             Self::Silent | Self::OtherWeights { .. } | Self::OtherVersion { .. } => false,
         }
@@ -132,10 +148,16 @@ impl Connection {
         let difference = published.probe.difference(|beginning| self.sample(serving, beginning))?;
         let noise = f64::from_bits(self.noise.load(Ordering::Relaxed));
         let allowed = (NOISE.0 * noise).max(NOISE.1);
-        if !difference.is_finite() || difference > OTHER_MODEL {
-            return Err(ServerFault::OtherModel { found: difference });
+        let most = match published.numbers {
+            PolicyNumbers::F32 if serving.server.computes_in_f32 => OTHER_MODEL[0],
+            PolicyNumbers::F32 | PolicyNumbers::Bf16 => OTHER_MODEL[1],
+            PolicyNumbers::Quantized => OTHER_MODEL[2],
+        };
+        let is_first = noise == 0.0;
+        if !difference.is_finite() || is_first && difference > most {
+            return Err(ServerFault::OtherModel { found: difference, allowed: most });
         }
-        if noise == 0.0 {
+        if is_first {
             // Zero means that nothing was measured.
             self.noise.store(difference.max(f64::MIN_POSITIVE).to_bits(), Ordering::Relaxed);
         } else if difference > allowed {
@@ -200,9 +222,8 @@ impl Connection {
 
     /// Requests completions, all of whose tokens were written with this version.
     pub(super) fn complete(&self, serving: &SyncedServer, request: &CompletionRequest) -> Result<Vec<Completion>, ServerFault> {
-        let room = serving.server.max_model_len.map_or(usize::MAX, |most| most.saturating_sub(request.prompt.len()));
         let mut request = request.clone();
-        request.parameters.max_tokens = request.parameters.max_tokens.min(room.max(1));
+        request.parameters.max_tokens = room_of(serving, &request)?;
         request.salt = format!("{} {:?}", serving.adapter.as_ref().unwrap_or(&serving.server.model), serving.label);
         request.model.clone_from(&serving.server.model);
         request.adapter.clone_from(&serving.adapter);
@@ -246,5 +267,15 @@ impl Connection {
 
     fn patience(&self) -> RequestTimeout {
         RequestTimeout::For(self.patience)
+    }
+}
+
+/// Returns the number of tokens that a completion may have: as many as in the run's own process.
+fn room_of(serving: &SyncedServer, request: &CompletionRequest) -> Result<usize, ServerFault> {
+    let (prompt, completion) = (request.prompt.len(), request.parameters.max_tokens);
+    let wanted = completion.min(serving.published.context.saturating_sub(prompt)).max(1);
+    match serving.server.max_model_len {
+        Some(most) if prompt + wanted > most => Err(ServerFault::TooShort { most, prompt, completion }),
+        _ => Ok(wanted),
     }
 }

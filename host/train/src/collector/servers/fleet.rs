@@ -6,7 +6,7 @@ use super::balance::{MemberLoad, next_member};
 use super::connection::{Connection, ServerFault, SyncedServer};
 use super::publisher::PublishedPolicy;
 use rlhost_web::inference::{Completion, CompletionRequest};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -132,18 +132,26 @@ impl Drop for Fleet {
 /// Availability of a server.
 enum ServerAvailability {
     Ready(Arc<SyncedServer>),
-    /// The server can't be used; `reason` is set if it was tried.
+    /// The server can't be used until it is updated, from this time on.
     Down {
-        since: Instant,
-        reason: Option<ServerFault>,
         retry_at: Instant,
-        attempts: u32,
     },
+}
+
+/// Failures of a server since it last completed a job.
+struct ServerTrouble {
+    /// When it failed first.
+    since: Instant,
+    attempts: u32,
+    reason: ServerFault,
 }
 
 struct FleetMember {
     connection: Arc<Connection>,
     state: ServerAvailability,
+    /// When it became ready or was first looked for.
+    began: Instant,
+    trouble: Option<ServerTrouble>,
     /// What the server served last.
     served: Option<Arc<SyncedServer>>,
     /// When a thread began to update it to a version, if one does.
@@ -160,10 +168,11 @@ struct FleetMember {
 
 impl FleetMember {
     fn new(connection: Arc<Connection>, now: Instant) -> Self {
-        let state = ServerAvailability::Down { since: now, reason: None, retry_at: now, attempts: 0 };
         Self {
             connection,
-            state,
+            state: ServerAvailability::Down { retry_at: now },
+            began: now,
+            trouble: None,
             served: None,
             updating_since: None,
             update_time: Duration::ZERO,
@@ -176,8 +185,7 @@ impl FleetMember {
 
     /// Returns whether the server has never served the run, and waiting can't change that.
     fn is_unfit(&self) -> bool {
-        let lasting = matches!(&self.state, ServerAvailability::Down { reason: Some(reason), .. } if reason.is_lasting());
-        lasting && self.served.is_none()
+        self.served.is_none() && self.trouble.as_ref().is_some_and(|trouble| trouble.reason.is_lasting())
     }
 
     /// Returns what the server serves, if it can take a job with this version now.
@@ -191,8 +199,7 @@ impl FleetMember {
     /// Returns whether the server is being updated, has not failed, and should be ready soon: other servers leave it its share of the work.
     fn is_awaited(&self) -> bool {
         let wait = SHORTEST_WAIT.max(2 * self.update_time);
-        let has_failed = matches!(&self.state, ServerAvailability::Down { reason: Some(_), .. });
-        !has_failed && self.updating_since.is_some_and(|since| since.elapsed() < wait)
+        self.trouble.is_none() && self.updating_since.is_some_and(|since| since.elapsed() < wait)
     }
 }
 
@@ -202,6 +209,8 @@ struct PendingJob {
     ticket: u64,
     /// The servers that are computing the job.
     servers: Vec<usize>,
+    /// The servers that have refused it.
+    refusals: BTreeSet<usize>,
 }
 
 /// Jobs that were submitted together.
@@ -292,7 +301,7 @@ impl Dispatcher {
         self.tickets.insert(number, Ticket { reply, remaining: jobs.len(), batch: JobBatch::default() });
         for job in jobs {
             let id = self.number();
-            self.pending.insert(id, PendingJob { job, ticket: number, servers: Vec::new() });
+            self.pending.insert(id, PendingJob { job, ticket: number, servers: Vec::new(), refusals: BTreeSet::new() });
             self.queue.push_back(id);
         }
         self.end_if_done(number);
@@ -331,8 +340,8 @@ impl Dispatcher {
                 if let (ServerAvailability::Ready(_), Some(since)) = (&member.state, since) {
                     member.update_time = since.elapsed();
                 }
-                if matches!(member.state, ServerAvailability::Down { reason: Some(_), .. }) {
-                    tracing::info!("{} is back, with the policy's weights", member.connection.name());
+                if matches!(member.state, ServerAvailability::Down { .. }) {
+                    member.began = Instant::now();
                 }
                 let serving = Arc::new(serving);
                 member.served = Some(Arc::clone(&serving));
@@ -345,26 +354,26 @@ impl Dispatcher {
 
     /// Takes the work away from a lost server, and schedules a retry.
     fn lost(&mut self, server: usize, reason: ServerFault) {
-        let now = Instant::now();
+        let (now, others) = (Instant::now(), self.members.len() - 1);
         let member = &mut self.members[server];
-        let (since, attempts, is_new) = match &member.state {
-            ServerAvailability::Ready(_) => (now, 0, true),
-            ServerAvailability::Down { since, attempts, reason, .. } => (*since, *attempts, reason.is_none()),
-        };
-        let name = member.connection.name();
-        if is_new {
-            let why = described(name, &reason);
-            let warning = format!("rollout server {why}; its requests go to others, and it is tried again");
-            tracing::warn!("{warning}");
-            self.warnings.push(warning);
+        if matches!(member.state, ServerAvailability::Ready(_)) && member.began.elapsed() > self.patience {
+            // It has been there for longer than failures count.
+            member.trouble = None;
         }
-        let wait = Duration::from_millis(500) * 2u32.saturating_pow(attempts);
-        member.state = ServerAvailability::Down {
-            since,
-            reason: Some(reason),
-            retry_at: now + wait.min(LONGEST_RETRY),
-            attempts: attempts + 1,
+        let name = member.connection.name();
+        let (since, attempts) = match &member.trouble {
+            Some(trouble) => (trouble.since, trouble.attempts),
+            None => {
+                let others = if others > 0 { "its requests go to others, and it is tried again" } else { "it is tried again" };
+                let warning = format!("rollout server {}; {others}", described(name, &reason));
+                tracing::warn!("{warning}");
+                self.warnings.push(warning);
+                (if member.served.is_some() { now } else { member.began }, 0)
+            }
         };
+        let wait = Duration::from_millis(500) * 2u32.saturating_pow(attempts.min(16));
+        member.state = ServerAvailability::Down { retry_at: now + wait.min(LONGEST_RETRY) };
+        member.trouble = Some(ServerTrouble { since, attempts: attempts + 1, reason });
         (member.under_way, member.incarnation) = ((0, 0), member.incarnation + 1);
         let back: Vec<u64> = self.pending.iter_mut().filter_map(|(id, pending)| pending.leaves(server).then_some(*id)).collect();
         for id in back.into_iter().rev() {
@@ -451,6 +460,7 @@ impl Dispatcher {
         version: u64,
         result: Result<Vec<Completion>, ServerFault>,
     ) {
+        let others = self.members.len() - 1;
         let member = &mut self.members[server];
         let is_current = member.incarnation == incarnation;
         let Some(pending) = self.pending.get_mut(&job) else {
@@ -467,15 +477,22 @@ impl Dispatcher {
             pending.leaves(server);
         }
         match result {
-            Ok(completions) => self.done(job, completions, version),
-            Err(ServerFault::Failed(failure)) if failure.is_of_the_request() => {
-                let ticket = pending.ticket;
-                self.fail(ticket, &format!("rollout server {failure}"));
-            }
-            Err(trouble) => {
-                if is_current {
-                    self.lost(server, trouble);
+            Ok(completions) => {
+                if let Some(trouble) = member.trouble.take().filter(|_| is_current) {
+                    let seconds = trouble.since.elapsed().as_secs();
+                    tracing::info!("{} is back, with the policy's weights, after {seconds} s", member.connection.name());
                 }
+                self.done(job, completions, version);
+            }
+            // Another server may accept it.
+            Err(fault) if fault.is_of_the_request() && pending.refused_by(server) > others => {
+                let (ticket, name) = (pending.ticket, member.connection.name().to_owned());
+                self.fail(ticket, &format!("rollout server {}", described(&name, &fault)));
+            }
+            // The job was taken away from a server that was lost since.
+            Err(_) if !is_current => {}
+            Err(fault) => {
+                self.lost(server, fault);
                 self.requeue(job);
             }
         }
@@ -522,12 +539,15 @@ impl Dispatcher {
         }
         let mut reasons = Vec::new();
         for member in &self.members {
-            match &member.state {
-                ServerAvailability::Down { since, reason, .. } if since.elapsed() > self.patience || member.is_unfit() => {
-                    reasons.push(described(member.connection.name(), reason.as_ref().unwrap_or(&ServerFault::Silent)));
-                }
-                _ => return,
+            let (since, reason) = match (&member.trouble, &member.state) {
+                (Some(trouble), _) => (trouble.since, &trouble.reason),
+                (None, ServerAvailability::Down { .. }) => (member.began, &ServerFault::Silent),
+                (None, ServerAvailability::Ready(_)) => return,
+            };
+            if since.elapsed() <= self.patience && !member.is_unfit() {
+                return;
             }
+            reasons.push(described(member.connection.name(), reason));
         }
         let waited = match self.members.iter().all(FleetMember::is_unfit) {
             true => String::new(),
@@ -555,6 +575,12 @@ impl Dispatcher {
 }
 
 impl PendingJob {
+    /// Records that a server has refused the job. Returns how many have.
+    fn refused_by(&mut self, server: usize) -> usize {
+        self.refusals.insert(server);
+        self.refusals.len()
+    }
+
     /// Records that a server no longer computes the job. Returns whether it did.
     fn leaves(&mut self, server: usize) -> bool {
         let before = self.servers.len();

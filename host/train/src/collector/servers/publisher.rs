@@ -6,6 +6,7 @@ use crate::ops::logprob::log_sum_exp;
 use crate::ops::{self, Forest};
 use crate::plan::SyncFolder;
 use crate::{Error, Result};
+use candle_core::DType;
 use rand::TryRng;
 use rand::rngs::SysRng;
 use std::fs;
@@ -76,6 +77,18 @@ pub(super) struct PublishedPolicy {
     /// Name of the version on servers, which no other run's policy has.
     pub name: String,
     pub probe: Probe,
+    pub numbers: PolicyNumbers,
+    /// Number of tokens that the model can read.
+    pub context: usize,
+}
+
+/// Precision of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PolicyNumbers {
+    F32,
+    Bf16,
+    /// Its weights are in 8 or 4 bits.
+    Quantized,
 }
 
 /// Writes versions of the policy into the run's own folder, and deletes the folder at the end.
@@ -148,7 +161,13 @@ impl Publisher {
             let _ = fs::remove_dir_all(self.kept.remove(0));
         }
         let probe = Probe::new(policy, &self.probe)?;
-        let published = Arc::new(PublishedPolicy { version, sync: self.sync, folder, name, probe });
+        let numbers = match policy.computes_in() {
+            _ if self.source.weight_storage().scheme.is_some() => PolicyNumbers::Quantized,
+            DType::BF16 => PolicyNumbers::Bf16,
+            _ => PolicyNumbers::F32,
+        };
+        let context = policy.architecture().max_positions;
+        let published = Arc::new(PublishedPolicy { version, sync: self.sync, folder, name, probe, numbers, context });
         self.newest = Some(Arc::clone(&published));
         Ok(published)
     }

@@ -95,7 +95,7 @@ fn rows_judged_by_bounds_are_those_judged_by_their_tokens() {
                 messages: false,
                 form: None,
                 taught: None,
-                teacher_tokens: false,
+                likely_tokens: false,
             };
             let (bounded, warning) = by(lengths.clone()).read(Some(&dataset), kind, &World::single_process()).unwrap();
             let (counted, also) = by(None).read(Some(&dataset), kind, &World::single_process()).unwrap();
@@ -139,7 +139,7 @@ fn rows_that_are_truncated_are_counted_and_the_first_is_named() {
                 messages: false,
                 form: None,
                 taught: None,
-                teacher_tokens: false,
+                likely_tokens: false,
             };
             let warning = by(lengths.clone()).read(Some(&dataset), kind, &world).unwrap().1.unwrap();
             assert_eq!(Some(&warning), by(None).read(Some(&dataset), kind, &world).unwrap().1.as_ref());
@@ -188,7 +188,7 @@ fn of_any_length() -> DatasetReader {
         messages,
         form: None,
         taught: None,
-        teacher_tokens: false,
+        likely_tokens: false,
     }
 }
 
@@ -333,7 +333,7 @@ fn of_very_many_unusable_rows_the_first_are_named_and_all_are_counted() {
         messages,
         form: None,
         taught: None,
-        teacher_tokens: false,
+        likely_tokens: false,
     };
     let (prompts, warning) = reader.read(Some(&path.as_path().into()), DatasetKind::Prompts, &World::single_process()).unwrap();
     let warning = warning.unwrap();
@@ -363,7 +363,7 @@ fn a_fingerprint_changes_with_what_shapes_tokens_and_nothing_else() {
             messages: false,
             form: None,
             taught: None,
-            teacher_tokens: false,
+            likely_tokens: false,
         };
         reader.read(Some(&path.into()), DatasetKind::Pairs, &World::single_process()).unwrap().0.fingerprint().unwrap()
     };

@@ -465,7 +465,9 @@ fn fits(loaded: &mut AnyPlugin, trial: &super::PluginTrial, config: &RunConfig) 
         "it needs a critic's values, but this run was started without a critic"
     } else if needs.has(REF_LOGP) && !extras.reference {
         "it needs log-probabilities of the reference model, but this run was started without one"
-    } else if needs.has(TEACHER_LOGP) && !extras.teacher_logp || needs.divergence().is_some() && !extras.divergence {
+    } else if needs.has(TEACHER_LOGP) && !extras.teacher_logp
+        || needs.divergence().is_some_and(|(_, column)| !extras.divergence.has(column))
+    {
         "it needs a teacher's predictions that this run does not have: it was started without them"
     } else if hints.compares && config.group_size() < 2 {
         "it compares completions of a prompt with each other, and this run generates one of each (num_generations)"

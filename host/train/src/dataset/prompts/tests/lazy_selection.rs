@@ -27,7 +27,7 @@ fn reader(strict: bool) -> DatasetReader {
         messages,
         form: None,
         taught: None,
-        teacher_tokens: false,
+        likely_tokens: false,
     }
 }
 
