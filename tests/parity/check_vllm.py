@@ -225,17 +225,20 @@ def teach(rlhost):
     subprocess.run([rlhost, "new-model", "student", "--config", "model/config.json", "--tokenizer", "model", "--seed", "7"], check=True,
                    stdout=subprocess.DEVNULL)
     teachers = {"here": ["--teacher-model", "model"], "there": ["--teacher-server", f"http://127.0.0.1:{PORT}"]}
-    for name, teacher in teachers.items():
-        command = [rlhost, "distillation", "--model", "student", "--loss-type", "policy_gradient", "--dataset", "prompts.jsonl", "--max-steps", 3,
-                   "--per-device-train-batch-size", 4, "--max-completion-length", 16, "--learning-rate", "1e-4", "--logging-steps", 1,
-                   "--output-dir", f"taught-{name}", *teacher]
-        ended(subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), f"teacher {name}")
-        if failures:
-            return
-    here, there = ([row["teacher_kl"] for row in rows(f"taught-{name}")] for name in teachers)
-    far = max(abs(a - b) for a, b in zip(here, there))
-    check(len(here) == len(there) == 3 and min(map(abs, here)) > 0.01, f"teacher: teacher_kl is {here[0]:.4f} in the first step")
-    check(far < NOISE["float32"], f"teacher: on the server it differs by {far:.1e} at most")
+    # By the sampled tokens, and by the likeliest ones.
+    for figure, settings in (("teacher_kl", ["--loss-type", "policy_gradient"]), ("loss", ["--beta", "0", "--loss-top-k", "8"])):
+        runs = {name: f"taught-{figure}-{name}" for name in teachers}
+        for name, teacher in teachers.items():
+            command = [rlhost, "distillation", "--model", "student", *settings, "--dataset", "prompts.jsonl", "--max-steps", 3,
+                       "--per-device-train-batch-size", 4, "--max-completion-length", 16, "--learning-rate", "1e-4", "--logging-steps", 1,
+                       "--output-dir", runs[name], *teacher]
+            ended(subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True), f"teacher {name}, {figure}")
+            if failures:
+                return
+        here, there = ([row[figure] for row in rows(run)] for run in runs.values())
+        far = max(abs(a - b) for a, b in zip(here, there))
+        check(len(here) == len(there) == 3 and min(map(abs, here)) > 0.01, f"teacher: {figure} is {here[0]:.4f} in the first step")
+        check(far < NOISE["float32"], f"teacher: on the server it differs by {far:.1e} at most")
 
 
 def tamper(server, rlhost, steps):

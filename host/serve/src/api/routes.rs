@@ -48,8 +48,9 @@ pub(crate) enum InferenceRoute {
     EndSession,
 }
 
-/// Maximum size of a driver's request, in bytes.
+/// Maximum size of a driver's request, in bytes, and of one that ends a session, whose error may be a long traceback.
 const LARGEST_REPORT: usize = 16 << 10;
+const LARGEST_END: usize = 1 << 20;
 
 /// Paths that other servers have and this one rejects, with the reason.
 const REFUSED: [(&str, &str); 1] = [("/v1/embeddings", "embeddings are not served")];
@@ -125,7 +126,8 @@ impl InferenceRoute {
     /// Returns the maximum size of the body in bytes, where `usual` is that of requests to a model.
     pub(crate) fn largest_body(self, usual: usize) -> usize {
         match self {
-            Self::NextTask | Self::StartSession | Self::SetReward | Self::EndSession => usual.min(LARGEST_REPORT),
+            Self::NextTask | Self::StartSession | Self::SetReward => usual.min(LARGEST_REPORT),
+            Self::EndSession => usual.min(LARGEST_END),
             _ => usual,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::super::episode_store::{EpisodeStore, FinishedEpisode};
 use super::super::source::RolloutBatch;
-use super::persistent_program::PersistentProgram;
+use super::persistent_program::{ENDED, PersistentProgram};
 use super::played_episode::PlayedEpisode;
 use super::program::{self, ProgramOutcome};
 use super::server::new_key;
@@ -160,10 +160,23 @@ impl AgentContext<'_> {
         let Some(episode) = self.episode(number) else { return PlayedEpisode::unstarted() };
         let (key, seed) = (episode.key.clone(), episode.seed);
         let sessions = &self.stage.server.sessions;
-        sessions.open(key.clone(), episode.seed_of_calls, self.generation.rules);
+        let open = || sessions.open(key.clone(), episode.seed_of_calls, self.generation.rules);
+        open();
         let agent = self.agent_of(number).1;
-        let outcome = if agent.entry.persistent { self.play_persistent(agent, &episode) } else { self.play_once(agent, episode) };
-        PlayedEpisode::new(sessions.close(&key), outcome, seed)
+        if !agent.entry.persistent {
+            let outcome = self.play_once(agent, episode);
+            return PlayedEpisode::new(sessions.close(&key), outcome, seed);
+        }
+        let (mut outcome, is_used) = self.play_persistent(agent, &episode);
+        let mut record = sessions.close(&key);
+        // One that has played may have ended right after its last report, and never have seen this episode.
+        let has_ended = outcome.failed.as_ref().is_some_and(|reason| reason.starts_with(ENDED));
+        if is_used && has_ended && record.calls.is_empty() {
+            open();
+            (outcome, _) = self.play_persistent(agent, &episode);
+            record = sessions.close(&key);
+        }
+        PlayedEpisode::new(record, outcome, seed)
     }
 
     /// Returns an episode with a new key; none if the system has no random numbers for it.
@@ -205,21 +218,22 @@ impl AgentContext<'_> {
         program::run(&agent.entry, &variables, format!("{row}\n"), &self.generation.discarded)
     }
 
-    /// Plays an episode with an idle program, or starts a new one.
-    fn play_persistent(&self, agent: &StagedAgent, episode: &AgentEpisode) -> ProgramOutcome {
+    /// Plays an episode with an idle program, or starts a new one. Returns the outcome, and whether the program had played before.
+    fn play_persistent(&self, agent: &StagedAgent, episode: &AgentEpisode) -> (ProgramOutcome, bool) {
         let idle = || agent.idle.lock().unwrap_or_else(PoisonError::into_inner);
         // One that has ended since its last episode is replaced.
         let waiting = std::iter::from_fn(|| idle().pop()).find_map(|mut program| program.is_running().then_some(program));
+        let is_used = waiting.is_some();
         let started = waiting.map_or_else(|| PersistentProgram::start(&agent.entry, &self.addresses()), Ok);
         let program = match started {
             Ok(program) => program,
-            Err(reason) => return ProgramOutcome::from_failure(reason),
+            Err(reason) => return (ProgramOutcome::from_failure(reason), is_used),
         };
         let AgentEpisode { key, name, seed, row, .. } = episode;
         let line = json!({"row": row, "base_url": self.base_url(), "api_key": key, "episode": name, "seed": seed});
         let (outcome, left) = program.play(&format!("{line}\n"), agent.entry.timeout(), &self.generation.discarded);
         idle().extend(left);
-        outcome
+        (outcome, is_used)
     }
 
     fn base_url(&self) -> String {

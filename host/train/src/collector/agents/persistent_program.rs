@@ -1,8 +1,7 @@
 //! Persistent agents: a program that is started once and plays an episode for each line of its input.
 
-use super::program::{DISCARDED, ProgramOutcome, StreamReader, begin, has_ended, spawned};
+use super::program::{DISCARDED, ProgramOutcome, StreamReader, begin, has_ended, killed, spawned};
 use crate::config::AgentEntry;
-use crate::ops;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +14,11 @@ const LONGEST: u64 = 64 << 10;
 /// Number of unread lines after which the program blocks.
 const WAITING: usize = 16;
 
-/// Interval between checks whether the episode is still needed.
-const DISCARD_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval between checks whether the episode is still needed, and the program still there.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Reason of an episode's failure.
+pub(super) const ENDED: &str = "ended before it reported";
 
 /// Time that a program has to write an error after it has exited.
 const LAST_WORDS: Duration = Duration::from_millis(200);
@@ -29,6 +31,8 @@ pub(super) struct PersistentProgram {
     /// Lines of the program's output; disconnected when it has exited.
     lines: Receiver<String>,
     errors: StreamReader,
+    /// Whether its status was collected, after which another process may have its id.
+    is_gone: bool,
 }
 
 impl PersistentProgram {
@@ -44,11 +48,9 @@ impl PersistentProgram {
         let (sender, lines) = sync_channel(WAITING);
         let reading = begin(move || read_lines(stdout, &sender)).and_then(|()| StreamReader::spawn(stderr));
         let errors = reading.inspect_err(|_| {
-            ops::kill_group(child.id());
-            // It has just been killed.
-            let _ = child.wait();
+            killed(&mut child);
         })?;
-        Ok(Self { child, input, lines, errors })
+        Ok(Self { child, input, lines, errors, is_gone: false })
     }
 
     /// Returns whether the program is still running.
@@ -57,36 +59,55 @@ impl PersistentProgram {
     }
 
     /// Plays an episode, until it is discarded. Returns its outcome, and the program unless it can't be used again.
-    pub(super) fn play(self, line: &str, limit: Duration, discarded: &AtomicBool) -> (ProgramOutcome, Option<Self>) {
+    pub(super) fn play(mut self, line: &str, limit: Duration, discarded: &AtomicBool) -> (ProgramOutcome, Option<Self>) {
         // Output after the last report belongs to no episode.
         while self.lines.try_recv().is_ok() {}
-        let failed = |this: &Self, reason: String| {
-            let errors = this.errors.text(Instant::now() + LAST_WORDS);
-            (ProgramOutcome { output: String::new(), errors, failed: Some(reason) }, None)
-        };
+        self.errors.forget();
         if self.input.send(line.to_owned()).is_err() {
-            return failed(&self, "reads no more episodes".into());
+            return self.failed(String::new(), "reads no more episodes".into());
         }
-        let (until, mut output) = (Instant::now() + limit, String::new());
+        let (mut until, mut output, mut ended) = (Instant::now() + limit, String::new(), false);
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            match self.lines.recv_timeout(left.min(DISCARD_CHECK_INTERVAL)) {
+            match self.lines.recv_timeout(left.min(CHECK_INTERVAL)) {
                 Ok(line) if line.starts_with('{') => {
                     output += &line;
-                    return (ProgramOutcome { output, errors: String::new(), failed: None }, Some(self));
+                    let errors = self.errors.text(Instant::now());
+                    return (ProgramOutcome { output, errors, failed: None }, Some(self));
                 }
                 Ok(line) if output.len() < LONGEST as usize => output = output + &line + "\n",
                 Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) if discarded.load(Ordering::SeqCst) => return failed(&self, DISCARDED.into()),
-                Err(RecvTimeoutError::Timeout) if left > DISCARD_CHECK_INTERVAL => {}
-                Err(RecvTimeoutError::Timeout) => {
-                    return failed(&self, format!("took longer than {} s (timeout_s)", limit.as_secs_f64()));
+                Err(RecvTimeoutError::Disconnected) => return self.failed(output, ENDED.into()),
+                Err(RecvTimeoutError::Timeout) if discarded.load(Ordering::SeqCst) => {
+                    return self.failed(output, DISCARDED.into());
                 }
-                Err(RecvTimeoutError::Disconnected) => {
-                    return failed(&self, "ended before it reported".into());
+                // What it has started may hold its output open.
+                Err(RecvTimeoutError::Timeout) if !ended && has_ended(&mut self.child) => {
+                    (until, ended) = (Instant::now() + LAST_WORDS, true);
+                }
+                Err(RecvTimeoutError::Timeout) if left > CHECK_INTERVAL => {}
+                Err(RecvTimeoutError::Timeout) if ended => return self.failed(output, ENDED.into()),
+                Err(RecvTimeoutError::Timeout) => {
+                    return self.failed(output, format!("took longer than {} s (timeout_s)", limit.as_secs_f64()));
                 }
             }
         }
+    }
+
+    /// Ends the program after a failure.
+    fn failed(mut self, output: String, reason: String) -> (ProgramOutcome, Option<Self>) {
+        let errors = self.errors.text(Instant::now() + LAST_WORDS);
+        let reason = match has_ended(&mut self.child) {
+            true if reason == ENDED => {
+                self.is_gone = true;
+                let status =
+                    killed(&mut self.child).map_or_else(|| "with an unknown status".to_owned(), |status| status.to_string());
+                format!("{reason} ({status})")
+            }
+            false if reason == ENDED => "closed its output before it reported".to_owned(),
+            _ => reason,
+        };
+        (ProgramOutcome { output, errors, failed: Some(reason) }, None)
     }
 }
 
@@ -116,9 +137,9 @@ fn spawned_with_writer(entry: &AgentEntry, variables: &[(&str, String)]) -> Resu
 
 impl Drop for PersistentProgram {
     fn drop(&mut self) {
-        ops::kill_group(self.child.id());
-        // It has just been killed.
-        let _ = self.child.wait();
+        if !self.is_gone {
+            killed(&mut self.child);
+        }
     }
 }
 
@@ -163,6 +184,18 @@ mod tests {
     }
 
     #[test]
+    fn what_a_program_prints_belongs_to_its_episode() {
+        let script = "while read -r line; do echo \"err $line\" >&2; echo \"out $line\"; case $line in b) sleep 1000;; esac; \
+                      sleep 0.3; echo '{}'; done";
+        let program = PersistentProgram::start(&entry(script), &[]).unwrap();
+        let (outcome, left) = program.play("a\n", MINUTE, &AtomicBool::new(false));
+        assert_eq!((outcome.output.as_str(), outcome.errors.as_str()), ("out a\n{}", "err a\n"));
+        let (outcome, _) = left.unwrap().play("b\n", Duration::from_millis(600), &AtomicBool::new(false));
+        assert_eq!((outcome.output.as_str(), outcome.errors.as_str()), ("out b\n", "err b\n"));
+        assert!(outcome.failed.unwrap().contains("took longer"));
+    }
+
+    #[test]
     fn a_program_that_ends_or_hangs_is_of_no_more_use() {
         let play = |script: &str, limit| {
             let (outcome, left) =
@@ -171,7 +204,12 @@ mod tests {
             (outcome.failed.unwrap(), outcome.errors)
         };
         let (reason, errors) = play("read -r line; echo lost >&2", MINUTE);
-        assert_eq!((reason.as_str(), errors.as_str()), ("ended before it reported", "lost\n"));
+        assert_eq!((reason.as_str(), errors.as_str()), ("ended before it reported (exit status: 0)", "lost\n"));
+        // Its output is held open by what it has started.
+        let (reason, _) = play("read -r line; sleep 1000 & exit 9", MINUTE);
+        assert_eq!(reason, "ended before it reported (exit status: 9)");
+        let (reason, _) = play("read -r line; exec 1>&-; sleep 1000", MINUTE);
+        assert_eq!(reason, "closed its output before it reported");
         assert!(play("read -r line; sleep 1000", Duration::from_millis(300)).0.contains("took longer than 0.3 s"));
         // A program that does not read, with a line that no pipe holds.
         let long = "x".repeat(1 << 20) + "\n";

@@ -4,7 +4,7 @@ use super::tail::StreamTail;
 use crate::config::AgentEntry;
 use crate::ops;
 use std::io::{Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +16,9 @@ pub(super) const OUTPUT_TAIL_BYTES: usize = 16 << 10;
 
 /// Time for reading the remaining output after the program has exited. Its children may hold the output open.
 const REST: Duration = Duration::from_millis(500);
+
+/// Time after which a program that was killed is left alone.
+const LONGEST_DEATH: Duration = Duration::from_secs(2);
 
 /// Maximum interval between checks whether the program has exited.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -78,15 +81,30 @@ fn followed(mut child: Child, limit: Duration, input: String, discarded: &Atomic
         }
         pause = (2 * pause).min(POLL_INTERVAL);
     }
-    // Until its status is collected, its id can't be reused.
-    ops::kill_group(child.id());
-    let failed = match child.wait() {
+    let failed = match killed(&mut child) {
         _ if failed.is_some() => failed,
-        Ok(status) => (!status.success()).then(|| format!("ended with {status}")),
-        Err(error) => Some(format!("can't be waited for: {error}")),
+        Some(status) => (!status.success()).then(|| format!("ended with {status}")),
+        None => Some("can't be waited for".to_owned()),
     };
     let (output, errors) = streams.map(ProgramStreams::texts).unwrap_or_default();
     ProgramOutcome { output, errors, failed }
+}
+
+/// Kills a program and its group, also if the program has left the group, and returns its status. None if it can't be killed, as a program
+/// with other rights.
+pub(super) fn killed(child: &mut Child) -> Option<ExitStatus> {
+    // Until its status is collected, its id can't be reused.
+    ops::kill_group(child.id());
+    // One that has ended can't be killed.
+    let _ = child.kill();
+    let until = Instant::now() + LONGEST_DEATH;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < until => thread::sleep(Duration::from_millis(1)),
+            Ok(None) | Err(_) => return None,
+        }
+    }
 }
 
 #[cfg(unix)]
@@ -157,6 +175,11 @@ impl StreamReader {
             }
         })?;
         Ok(Self { tail, ended, stop })
+    }
+
+    /// Forgets what was read until now.
+    pub(super) fn forget(&self) {
+        *self.tail.lock().unwrap_or_else(PoisonError::into_inner) = StreamTail::new(OUTPUT_TAIL_BYTES);
     }
 
     /// Returns the end of what was read, once the stream has ended or at `until`. A program's children may hold its output open.
@@ -244,6 +267,18 @@ mod tests {
                 .unwrap()
                 .contains("/no/such/program can't be started")
         );
+    }
+
+    #[test]
+    fn a_program_that_leaves_its_group_is_killed_all_the_same() {
+        // The group that the program was started with is gone, so that a signal to it reaches nobody.
+        let script = "import os, time\nchild = os.fork()\nif child == 0:\n    os.setpgid(0, 0)\n    time.sleep(1000)\n\
+                      time.sleep(0.2)\nos.setpgid(0, child)\ntime.sleep(1000)\n";
+        let entry = serde_json::json!({"command": ["python3", "-c", script], "timeout_s": 1.0});
+        let entry: AgentEntry = serde_json::from_value(entry).unwrap();
+        let begun = Instant::now();
+        let outcome = run(&entry, &[], String::new(), &AtomicBool::new(false));
+        assert!(outcome.failed.unwrap().contains("took longer than 1 s") && begun.elapsed() < Duration::from_secs(500));
     }
 
     #[test]
