@@ -37,6 +37,9 @@ const MOST_UNSCORED: u64 = 16;
 /// Maximum number of consecutive generations in which all episodes of programs failed, once a step has been taken.
 const MOST_FAILED: u64 = 3;
 
+/// Why nothing has a score where agents play and none has failed.
+const UNREPORTED: &str = "no agent reported a reward, which the last line that it prints is, as in {\"reward\": 0.5}";
+
 /// Distinguishes the seeds of estimates from those of losses and dropout.
 const ESTIMATE_SEEDS: u64 = 0x6573_7469;
 
@@ -243,13 +246,15 @@ impl Collector {
             return Ok(());
         }
         let most = if failures.is_empty() { MOST_UNSCORED } else { self.most_failed(with) };
+        let unreported = Some(UNREPORTED).filter(|_| failures.is_empty() && !self.rollout.agents.is_empty());
         if in_a_row >= most {
             let reason = failures.iter().find_map(|failure| failure.failed.first()).map(|(_, error)| error.clone());
-            return Err(Error::Unscored { step, generations: most, reason });
+            return Err(Error::Unscored { step, generations: most, reason: reason.or(unreported.map(str::to_owned)) });
         }
         if in_a_row == 1 && is_training {
+            let why = unreported.map(|why| format!(": {why}")).unwrap_or_default();
             tracing::warn!(
-                "no reward could score any completion of the generation of step {}; {most} in a row end the run",
+                "no reward could score any completion of the generation of step {}{why}; {most} in a row end the run",
                 step + 1
             );
         }
