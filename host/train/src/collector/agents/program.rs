@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn a_program_that_leaves_its_group_is_killed_all_the_same() {
         // The group that the program was started with is gone, so that a signal to it reaches nobody.
-        let script = "import os, time\nchild = os.fork()\nif child == 0:\n    os.setpgid(0, 0)\n    time.sleep(1000)\n\
+        let script = "import os, time\nchild = os.fork()\nif child == 0:\n    os.setpgid(0, 0)\n    time.sleep(20)\n\
                       time.sleep(0.2)\nos.setpgid(0, child)\ntime.sleep(1000)\n";
         let entry = serde_json::json!({"command": ["python3", "-c", script], "timeout_s": 1.0});
         let entry: AgentEntry = serde_json::from_value(entry).unwrap();
