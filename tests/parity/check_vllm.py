@@ -185,7 +185,7 @@ def main():
         if "tampered" in chosen:
             server = Vllm(vllm, Path("model").resolve(), "float32", "tampered.log")
             try:
-                tamper(server, rlhost, options.steps)
+                tamper(server, rlhost, max(6, options.steps // 3))
             finally:
                 server.close()
         if "tied" in chosen:
