@@ -46,13 +46,17 @@ pub fn read_teacher_tokens(
     Ok(lists)
 }
 
+/// Returns the entries of a list, which may be null.
+fn list<'a>(name: &str, value: &'a Value) -> Result<&'a [Value], String> {
+    match value {
+        Value::Null => Ok(&[]),
+        Value::Array(all) => Ok(all),
+        other => Err(format!("{name} has {other} in place of a list; one token alone is a list, too, as in [{other}]")),
+    }
+}
+
 /// Reads the likeliest tokens in place of one token.
 fn likely_tokens(ids: &Value, logprobs: &Value, is_known: impl Fn(u32) -> bool) -> Result<Vec<LikelyToken>, String> {
-    let list = |name: &str, value: &Value| match value {
-        Value::Null => Ok(Vec::new()),
-        Value::Array(all) => Ok(all.clone()),
-        other => Err(format!("{name} has {other} in place of a list; one token alone is a list, too, as in [{other}]")),
-    };
     let (ids, logprobs) = (list(TEACHER_TOKEN_IDS, ids)?, list(TEACHER_LOGPROBS, logprobs)?);
     if ids.len() != logprobs.len() {
         return Err(format!("{} ids and {} log-probabilities", ids.len(), logprobs.len()));
@@ -63,7 +67,7 @@ fn likely_tokens(ids: &Value, logprobs: &Value, is_known: impl Fn(u32) -> bool) 
         let logp = logp.as_f64().ok_or_else(|| format!("token {id} has {logp}, which is no log-probability"))?;
         Ok(LikelyToken { id: known, logp: logp as f32 })
     };
-    let mut tokens = ids.iter().zip(&logprobs).map(token).collect::<Result<Vec<_>, String>>()?;
+    let mut tokens = ids.iter().zip(logprobs).map(token).collect::<Result<Vec<_>, String>>()?;
     check_listed(&tokens)?;
     tokens.sort_by(|a, b| b.logp.total_cmp(&a.logp));
     Ok(tokens)

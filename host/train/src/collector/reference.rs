@@ -51,7 +51,6 @@ impl Collector {
     /// Adds what the teacher says of completions, if an algorithm needs it before it learns. Returns whether it did.
     pub(super) fn add_teacher_scores(&self, e: &mut Experience, with: &CollectionContext<'_>) -> Result<bool> {
         let needs = with.plugins.needs();
-        let _task = ProgressTask::new(Activity::Teacher);
         if let Some(Teacher::Servers(servers)) = &self.compared.teacher {
             return self.add_served_scores(servers, e, needs);
         }
@@ -64,6 +63,7 @@ impl Collector {
             (_, Some(model)) => model,
             (_, None) => return Ok(false),
         };
+        let _task = ProgressTask::new(Activity::Teacher);
         e.columns.set_per_token(TEACHER_LOGP, Some(self.scored_by(model, PromptReader::Teacher, e)?));
         Ok(true)
     }
@@ -74,6 +74,7 @@ impl Collector {
         if likely == 0 && !needs.has(TEACHER_LOGP) {
             return Ok(false);
         }
+        let _task = ProgressTask::new(Activity::Teacher);
         let own = servers.scores(e, e.rows(self.world.share(e.prompts.len())), likely)?;
         let all: Vec<CompletionScores> = self.world.concat("a teacher's scores", own)?;
         if needs.has(TEACHER_LOGP) {

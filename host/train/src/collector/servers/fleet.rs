@@ -460,7 +460,7 @@ impl Dispatcher {
         version: u64,
         result: Result<Vec<Completion>, ServerFault>,
     ) {
-        let others = self.members.len() - 1;
+        let servers = self.members.len();
         let member = &mut self.members[server];
         let is_current = member.incarnation == incarnation;
         let Some(pending) = self.pending.get_mut(&job) else {
@@ -478,22 +478,24 @@ impl Dispatcher {
         }
         match result {
             Ok(completions) => {
-                if let Some(trouble) = member.trouble.take().filter(|_| is_current) {
+                if is_current && let Some(trouble) = member.trouble.take() {
                     let seconds = trouble.since.elapsed().as_secs();
                     tracing::info!("{} is back, with the policy's weights, after {seconds} s", member.connection.name());
                 }
                 self.done(job, completions, version);
             }
-            // Another server may accept it.
-            Err(fault) if fault.is_of_the_request() && pending.refused_by(server) > others => {
-                let (ticket, name) = (pending.ticket, member.connection.name().to_owned());
-                self.fail(ticket, &format!("rollout server {}", described(&name, &fault)));
-            }
-            // The job was taken away from a server that was lost since.
-            Err(_) if !is_current => {}
             Err(fault) => {
-                self.lost(server, fault);
-                self.requeue(job);
+                if fault.is_of_the_request() {
+                    pending.refusals.insert(server);
+                }
+                if pending.refusals.len() == servers {
+                    let (ticket, why) = (pending.ticket, described(member.connection.name(), &fault));
+                    self.fail(ticket, &format!("rollout server {why}"));
+                } else if is_current {
+                    // A server that was lost since has no jobs any more.
+                    self.lost(server, fault);
+                    self.requeue(job);
+                }
             }
         }
     }
@@ -575,12 +577,6 @@ impl Dispatcher {
 }
 
 impl PendingJob {
-    /// Records that a server has refused the job. Returns how many have.
-    fn refused_by(&mut self, server: usize) -> usize {
-        self.refusals.insert(server);
-        self.refusals.len()
-    }
-
     /// Records that a server no longer computes the job. Returns whether it did.
     fn leaves(&mut self, server: usize) -> bool {
         let before = self.servers.len();
