@@ -2,7 +2,7 @@
 
 use super::super::episode_store::{EpisodeStore, FinishedEpisode};
 use super::super::source::RolloutBatch;
-use super::persistent_program::{ENDED, PersistentProgram};
+use super::persistent_program::PersistentProgram;
 use super::played_episode::PlayedEpisode;
 use super::program::{self, ProgramOutcome};
 use super::server::new_key;
@@ -170,8 +170,7 @@ impl AgentContext<'_> {
         let (mut outcome, is_used) = self.play_persistent(agent, &episode);
         let mut record = sessions.close(&key);
         // One that has played may have ended right after its last report, and never have seen this episode.
-        let has_ended = outcome.failed.as_ref().is_some_and(|reason| reason.starts_with(ENDED));
-        if is_used && has_ended && record.calls.is_empty() {
+        if is_used && outcome.ended && record.calls.is_empty() {
             open();
             (outcome, _) = self.play_persistent(agent, &episode);
             record = sessions.close(&key);

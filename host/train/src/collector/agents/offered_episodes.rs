@@ -40,7 +40,11 @@ impl EpisodeObserver for OfferedEpisodes<'_> {
 
     fn ended(&mut self, at: usize, end: TaskEnd) {
         let TaskEnd { record, report, failed } = end;
-        let played = PlayedEpisode::new(record, ProgramOutcome { output: report, errors: String::new(), failed }, self.seeds[at]);
+        let played = PlayedEpisode::new(
+            record,
+            ProgramOutcome { output: report, errors: String::new(), failed, ended: false },
+            self.seeds[at],
+        );
         let number = self.numbers[at];
         self.ended[number] = Some(self.table.end(number, played));
     }

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Longest line of a program's output that can be a report, in bytes.
@@ -16,9 +17,6 @@ const WAITING: usize = 16;
 
 /// Interval between checks whether the episode is still needed, and the program still there.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Reason of an episode's failure.
-pub(super) const ENDED: &str = "ended before it reported";
 
 /// Time that a program has to write an error after it has exited.
 const LAST_WORDS: Duration = Duration::from_millis(200);
@@ -73,11 +71,11 @@ impl PersistentProgram {
                 Ok(line) if line.starts_with('{') => {
                     output += &line;
                     let errors = self.errors.text(Instant::now());
-                    return (ProgramOutcome { output, errors, failed: None }, Some(self));
+                    return (ProgramOutcome { output, errors, failed: None, ended: false }, Some(self));
                 }
                 Ok(line) if output.len() < LONGEST as usize => output = output + &line + "\n",
                 Ok(_) => {}
-                Err(RecvTimeoutError::Disconnected) => return self.failed(output, ENDED.into()),
+                Err(RecvTimeoutError::Disconnected) => return self.stopped(output),
                 Err(RecvTimeoutError::Timeout) if discarded.load(Ordering::SeqCst) => {
                     return self.failed(output, DISCARDED.into());
                 }
@@ -86,7 +84,7 @@ impl PersistentProgram {
                     (until, ended) = (Instant::now() + LAST_WORDS, true);
                 }
                 Err(RecvTimeoutError::Timeout) if left > CHECK_INTERVAL => {}
-                Err(RecvTimeoutError::Timeout) if ended => return self.failed(output, ENDED.into()),
+                Err(RecvTimeoutError::Timeout) if ended => return self.stopped(output),
                 Err(RecvTimeoutError::Timeout) => {
                     return self.failed(output, format!("took longer than {} s (timeout_s)", limit.as_secs_f64()));
                 }
@@ -95,19 +93,28 @@ impl PersistentProgram {
     }
 
     /// Ends the program after a failure.
-    fn failed(mut self, output: String, reason: String) -> (ProgramOutcome, Option<Self>) {
+    fn failed(self, output: String, reason: String) -> (ProgramOutcome, Option<Self>) {
         let errors = self.errors.text(Instant::now() + LAST_WORDS);
-        let reason = match has_ended(&mut self.child) {
-            true if reason == ENDED => {
-                self.is_gone = true;
-                let status =
-                    killed(&mut self.child).map_or_else(|| "with an unknown status".to_owned(), |status| status.to_string());
-                format!("{reason} ({status})")
-            }
-            false if reason == ENDED => "closed its output before it reported".to_owned(),
-            _ => reason,
+        (ProgramOutcome { output, errors, failed: Some(reason), ended: false }, None)
+    }
+
+    /// Ends a program that has ended or closed its output without a report.
+    fn stopped(mut self, output: String) -> (ProgramOutcome, Option<Self>) {
+        let errors = self.errors.text(Instant::now() + LAST_WORDS);
+        // The system closes a program's output a little before it has ended.
+        let until = Instant::now() + LAST_WORDS;
+        while !has_ended(&mut self.child) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let ended = has_ended(&mut self.child);
+        let reason = if ended {
+            self.is_gone = true;
+            let status = killed(&mut self.child).map_or_else(|| "with an unknown status".to_owned(), |status| status.to_string());
+            format!("ended before it reported ({status})")
+        } else {
+            "closed its output before it reported".to_owned()
         };
-        (ProgramOutcome { output, errors, failed: Some(reason) }, None)
+        (ProgramOutcome { output, errors, failed: Some(reason), ended }, None)
     }
 }
 

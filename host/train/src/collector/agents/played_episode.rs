@@ -91,7 +91,7 @@ impl PlayedEpisode {
 
     /// Creates an episode from its session and the outcome of its program or driver.
     pub(super) fn new(record: SessionRecord, outcome: ProgramOutcome, seed: u64) -> Self {
-        let ProgramOutcome { output, errors, failed } = outcome;
+        let ProgramOutcome { output, errors, failed, .. } = outcome;
         // A report may have begun before the part of the output that is left.
         let is_cut = output.len() + LONGEST_CHARACTER > OUTPUT_TAIL_BYTES && !output.trim_end().contains('\n');
         let parsed = if is_cut {

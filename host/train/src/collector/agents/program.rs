@@ -34,6 +34,8 @@ pub(super) struct ProgramOutcome {
     pub errors: String,
     /// Reason of the failure, if the program failed.
     pub failed: Option<String>,
+    /// Whether a persistent program ended before it reported.
+    pub ended: bool,
 }
 
 /// Starts a program with these environment variables. Its environment has only PATH, these, and those that its entry passes on.
@@ -55,7 +57,7 @@ pub(super) fn spawned(entry: &AgentEntry, variables: &[(&str, String)]) -> Resul
 impl ProgramOutcome {
     /// Creates the outcome of a program without output.
     pub(super) fn from_failure(reason: String) -> Self {
-        Self { output: String::new(), errors: String::new(), failed: Some(reason) }
+        Self { output: String::new(), errors: String::new(), failed: Some(reason), ended: false }
     }
 }
 
@@ -87,7 +89,7 @@ fn followed(mut child: Child, limit: Duration, input: String, discarded: &Atomic
         None => Some("can't be waited for".to_owned()),
     };
     let (output, errors) = streams.map(ProgramStreams::texts).unwrap_or_default();
-    ProgramOutcome { output, errors, failed }
+    ProgramOutcome { output, errors, failed, ended: false }
 }
 
 /// Kills a program and its group, also if the program has left the group, and returns its status. None if it can't be killed, as a program

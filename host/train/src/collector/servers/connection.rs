@@ -11,10 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Mean differences of log-probabilities above which a server must have another model, by what explains them: nothing, since both compute in
-/// f32; a precision, of which bf16 makes about 0.01; or the policy's weights in 8 or 4 bits, which the server may have whole.
-const OTHER_MODEL: [f64; 3] = [1e-3, 0.05, 0.25];
-
 /// Largest tolerated difference: a multiple of the one measured first, and a minimum. Both are for one precision.
 const NOISE: (f64, f64) = (8.0, 1e-4);
 
@@ -148,11 +144,7 @@ impl Connection {
         let difference = published.probe.difference(|beginning| self.sample(serving, beginning))?;
         let noise = f64::from_bits(self.noise.load(Ordering::Relaxed));
         let allowed = (NOISE.0 * noise).max(NOISE.1);
-        let most = match published.numbers {
-            PolicyNumbers::F32 if serving.server.computes_in_f32 => OTHER_MODEL[0],
-            PolicyNumbers::F32 | PolicyNumbers::Bf16 => OTHER_MODEL[1],
-            PolicyNumbers::Quantized => OTHER_MODEL[2],
-        };
+        let most = most_difference(published.numbers, &serving.server);
         let is_first = noise == 0.0;
         if !difference.is_finite() || is_first && difference > most {
             return Err(ServerFault::OtherModel { found: difference, allowed: most });
@@ -267,6 +259,17 @@ impl Connection {
 
     fn patience(&self) -> RequestTimeout {
         RequestTimeout::For(self.patience)
+    }
+}
+
+/// Returns the mean difference of log-probabilities above which a server must have another model than a policy of this precision.
+fn most_difference(policy: PolicyNumbers, server: &ServerDescription) -> f64 {
+    match policy {
+        PolicyNumbers::F32 if server.computes_in_f32 => 1e-3,
+        // In bf16, a model's own are about 0.01.
+        PolicyNumbers::F32 | PolicyNumbers::Bf16 => 0.05,
+        // The server may have the weights whole.
+        PolicyNumbers::Quantized => 0.25,
     }
 }
 
