@@ -336,6 +336,7 @@ mod tests {
                 1,
                 ["grad_norm", "learning_rate", "critic_grad_norm", "critic_learning_rate"].as_slice(),
             ),
+            ("learner/columns.rs", 1, &["sampling/sampling_logp_difference/mean"]),
             ("pass_at_k.rs", 2, &["pass@1", "pass@1/stderr", "maj@4", "maj@4/stderr", "rewards/x/stderr"]),
             ("step_metrics.rs", 1, &["perf/throughput", "perf/rollout_throughput"]),
             ("step.rs", 1, &["perf/peak_memory_mb", "perf/peak_device_memory_mb"]),
