@@ -15,14 +15,17 @@ use tokio::sync::watch;
 /// Maximum length of a driver's text in an error, in bytes.
 const SHOWN: usize = 300;
 
-/// Maximum number of rows that an error names.
+/// Maximum number of rows or groups that an error names.
 const NAMED: usize = 10;
 
 /// Report fields with rewards: for the episode, or for each call. Setting one clears the other.
 pub(crate) const REWARDS: [&str; 2] = ["reward", "turn_rewards"];
 
-/// Checks a driver's report; the error says what is wrong.
-pub type ReportCheck = fn(&Map<String, Value>) -> Result<(), String>;
+/// Checks a driver's report, of an episode with this number of calls once it has ended; the error says what is wrong.
+pub type ReportCheck = fn(&Map<String, Value>, Option<usize>) -> Result<(), String>;
+
+/// Reason why an episode without calls fails.
+const NO_CALL: &str = "the episode ended without a call";
 
 /// Episode that a driver may play.
 #[derive(Clone, Debug)]
@@ -31,6 +34,8 @@ pub struct EpisodeTask {
     pub name: String,
     /// Row of the dataset.
     pub row: usize,
+    /// Identifier of the group: the episodes of one row in one generation.
+    pub group: String,
     /// Key of the session.
     pub key: String,
     /// Seed of the random numbers of the episode's calls.
@@ -137,17 +142,20 @@ struct OpenTask {
 pub(crate) struct StartedTask {
     pub key: String,
     pub name: String,
+    pub group: String,
     pub driver_fields: Map<String, Value>,
     pub timeout: Duration,
 }
 
 /// Selects an episode for a driver.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum TaskSelector {
     /// The first episode that is not taken.
     Next,
     /// An episode of this row.
     Row(usize),
+    /// An episode of the group with this identifier.
+    Group(String),
 }
 
 /// Reason why a driver gets no episode.
@@ -157,8 +165,8 @@ pub(crate) enum NoTaskReason {
     Idle,
     /// The maximum number of episodes is in progress.
     Full(usize),
-    /// No episode of the row is needed; names some rows that are.
-    NotNeeded(String),
+    /// No episode of the row or group is needed; names some that are.
+    NotNeeded { kind: &'static str, needed: String },
     /// The run has ended.
     Over,
 }
@@ -171,6 +179,8 @@ pub(crate) struct FinishedTask {
     pub calls: usize,
     /// Error in the report.
     pub wrong: Option<String>,
+    /// Reason why the episode failed, if it did for another reason.
+    pub failed: Option<String>,
 }
 
 impl TaskQueue {
@@ -249,19 +259,29 @@ impl TaskQueue {
         state.end_offered(REASON);
     }
 
-    /// Ends an episode in progress. It fails for this reason, or if its report is wrong. Returns the number of its calls.
-    fn end(&self, state: &mut TaskQueueState, at: usize, failed: Option<String>) -> usize {
-        let TaskStage::Open(open) = std::mem::take(&mut state.stages[at]) else { return 0 };
+    /// Ends an episode in progress. It fails for this reason, or if its report is wrong.
+    fn end(&self, state: &mut TaskQueueState, at: usize, failed: Option<String>) -> FinishedTask {
+        let name = state.tasks[at].name.clone();
+        let TaskStage::Open(open) = std::mem::take(&mut state.stages[at]) else {
+            return FinishedTask { name, calls: 0, wrong: None, failed };
+        };
         let record = self.sessions.close(&state.tasks[at].key);
         let calls = record.calls.len();
+        let wrong = open.wrong.or_else(|| (self.check)(&open.report, Some(calls)).err());
         let report = if open.report.is_empty() { String::new() } else { Value::Object(open.report).to_string() };
-        let wrong = open.wrong.map(|wrong| format!("sent a report that {wrong}"));
-        state.stages[at] = TaskStage::Ended(Some(TaskEnd { record, report, failed: failed.or(wrong) }));
+        let finished = FinishedTask {
+            name,
+            calls,
+            failed: failed.clone().or_else(|| (calls == 0).then(|| NO_CALL.to_owned())),
+            wrong: wrong.clone(),
+        };
+        let failed = failed.or(wrong.map(|wrong| format!("sent a report that {wrong}")));
+        state.stages[at] = TaskStage::Ended(Some(TaskEnd { record, report, failed }));
         state.open -= 1;
         state.last_activity = Some(Instant::now());
         self.ended.notify_all();
         self.offers.send_replace(());
-        calls
+        finished
     }
 
     /// Starts an episode.
@@ -275,19 +295,20 @@ impl TaskQueue {
         if state.open >= rules.max_open {
             return Err(NoTaskReason::Full(state.open));
         }
-        let fits = |at: &&usize| match wanted {
+        let fits = |at: &&usize| match &wanted {
             TaskSelector::Next => true,
-            TaskSelector::Row(row) => state.tasks[**at].row == row,
+            TaskSelector::Row(row) => state.tasks[**at].row == *row,
+            TaskSelector::Group(group) => state.tasks[**at].group == *group,
         };
-        let Some(at) = state.offered.iter().find(fits).copied() else { return Err(NoTaskReason::NotNeeded(state.needed())) };
+        let Some(at) = state.offered.iter().find(fits).copied() else { return Err(state.not_needed(&wanted)) };
         state.offered.remove(&at);
-        let EpisodeTask { name, key, seed, driver_fields: told, .. } = state.tasks[at].clone();
+        let EpisodeTask { name, group, key, seed, driver_fields, .. } = state.tasks[at].clone();
         let session = self.sessions.open(key.clone(), seed, rules.session);
         state.stages[at] = TaskStage::Open(OpenTask { session, since: Instant::now(), report: Map::new(), wrong: None });
         state.open += 1;
         state.last_activity = Some(Instant::now());
         self.ended.notify_all();
-        Ok(StartedTask { key, name, driver_fields: told, timeout: rules.timeout })
+        Ok(StartedTask { key, name, group, driver_fields, timeout: rules.timeout })
     }
 
     /// Waits up to `limit` until an episode can be started, and starts it.
@@ -315,7 +336,7 @@ impl TaskQueue {
         let mut state = self.lock();
         let at = state.find(session).ok_or(None)?;
         let TaskStage::Open(open) = &mut state.stages[at] else { return Err(None) };
-        open.wrong = (self.check)(&report).err();
+        open.wrong = (self.check)(&report, None).err();
         match &open.wrong {
             Some(wrong) => Err(Some(wrong.clone())),
             None => {
@@ -339,13 +360,13 @@ impl TaskQueue {
             Err(reason) => (Map::new(), Some(reason)),
         };
         // Without a last report, the check of the previous one counts.
-        let wrong = if report.is_empty() { None } else { self.report(session, report).err().flatten() };
+        if !report.is_empty() {
+            let _ = self.report(session, report);
+        }
         let mut state = self.lock();
         let at = state.find(session)?;
-        let name = state.tasks[at].name.clone();
         let failed = failed.map(|reason| format!("failed: {}", printable(&reason, SHOWN)));
-        let calls = self.end(&mut state, at, failed);
-        Some(FinishedTask { name, calls, wrong })
+        Some(self.end(&mut state, at, failed))
     }
 
     fn lock(&self) -> MutexGuard<'_, TaskQueueState> {
@@ -390,14 +411,20 @@ impl TaskQueueState {
         first.checked_add(timeout).unwrap_or_else(|| Instant::now() + Duration::from_secs(3600))
     }
 
-    /// Names the first few rows whose episodes are not taken.
-    fn needed(&self) -> String {
-        let rows: BTreeSet<usize> = self.offered.iter().map(|at| self.tasks[*at].row).collect();
-        let mut text = rows.iter().take(NAMED).map(usize::to_string).collect::<Vec<_>>().join(", ");
-        if rows.len() > NAMED {
-            text += &format!(" and {} more", rows.len() - NAMED);
+    /// Returns the reason why there is no such episode, with the first few rows or groups whose episodes are not taken.
+    fn not_needed(&self, wanted: &TaskSelector) -> NoTaskReason {
+        let offered = || self.offered.iter().map(|at| &self.tasks[*at]);
+        let (kind, all): (_, Vec<String>) = match wanted {
+            TaskSelector::Group(_) => {
+                ("group", offered().map(|task| task.group.clone()).collect::<BTreeSet<_>>().into_iter().collect())
+            }
+            _ => ("row", offered().map(|task| task.row).collect::<BTreeSet<_>>().iter().map(usize::to_string).collect()),
+        };
+        let mut needed = all.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+        if all.len() > NAMED {
+            needed += &format!(" and {} more", all.len() - NAMED);
         }
-        text
+        NoTaskReason::NotNeeded { kind, needed }
     }
 }
 

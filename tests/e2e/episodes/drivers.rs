@@ -295,6 +295,7 @@ fn requests_that_are_none_are_refused_and_hurt_nobody() {
     assert_refused(&driver, "/rl/next_task", r#"{"until": 3}"#, 400, "until: unknown");
     assert_refused(&driver, "/rl/start_session", r#"{"row": "first"}"#, 400, "must be an integer");
     assert_refused(&driver, "/rl/start_session", r#"{"row": 1000}"#, 404, "rows that are: ");
+    assert_refused(&driver, "/rl/start_session", r#"{"group": 1}"#, 400, "must be a string");
     assert_refused(&driver, "/rl/start_session", "[1]", 400, "not a JSON object");
     let huge = format!("{{\"row\": \"{}\"}}", "x".repeat(1 << 20));
     assert_refused(&driver, "/rl/start_session", &huge, 413, "the maximum is 16384 bytes");
@@ -340,11 +341,15 @@ fn a_bad_driver_costs_its_rows_and_is_told_why() {
     (1..7).filter(|i| *i != 3).for_each(|i| drop(chat(i)));
     assert_refused(&of(1), "/rl/end_session", r#"{"reward": NaN}"#, 400, "not a JSON object");
     assert_refused(&of(2), "/rl/end_session", r#"{"reward": 1e38}"#, 400, "has ended and failed");
-    assert_eq!(status(&of(3), "/rl/end_session", r#"{"reward": 1}"#).0, 200);
+    let (code, ended) = of(3).ask("/rl/end_session", &json!({"reward": 1})).unwrap();
+    assert!(code == 200 && ended["failed"] == "the episode ended without a call", "{ended}");
     assert_eq!(status(&of(4), "/rl/end_session", r#"{"error": "the container\nwas lost"}"#).0, 200);
     assert_refused(&of(5), "/rl/end_session", r#"{"score": 1}"#, 400, "score: unknown");
-    // The eighth, by its row, and by calls beyond the limit.
-    let (code, last) = driver.ask("/rl/start_session", &json!({"row": tasks[4]["index"]})).unwrap();
+    // The eighth, by its group, and by calls beyond the limit.
+    assert_eq!(tasks[1]["group"], json!(format!("train-0-{row}")));
+    assert_refused(&driver, "/rl/start_session", r#"{"group": "train-9-0"}"#, 404, "groups that are: train-0-");
+    assert_refused(&driver, "/rl/start_session", r#"{"group": "a", "row": 1}"#, 400, "can't be combined");
+    let (code, last) = driver.ask("/rl/start_session", &json!({"group": tasks[4]["group"]})).unwrap();
     assert_eq!(code, 200, "{last}");
     let last = driver.session(&last);
     (0..3).for_each(|_| drop(last.chat(&[user("Who?")]).unwrap()));

@@ -47,9 +47,14 @@ pub(super) async fn next_task(app: &App, limit: Duration) -> Result<Reply> {
     }
 }
 
-/// Answers `/rl/start_session`: starts an episode of the requested row, or else the first that is not taken.
+/// Answers `/rl/start_session`: starts an episode of the requested row or group, or else the first that is not taken.
 pub(super) fn start_session(app: &App, mut fields: Fields) -> Result<Reply> {
-    let wanted = fields.count("row", MOST_ROWS)?.map_or(TaskSelector::Next, TaskSelector::Row);
+    let wanted = match (fields.count("row", MOST_ROWS)?, fields.text("group")?) {
+        (None, None) => TaskSelector::Next,
+        (Some(row), None) => TaskSelector::Row(row),
+        (None, Some(group)) => TaskSelector::Group(group),
+        (Some(_), Some(_)) => return Err(ApiError::field("group", "can't be combined with row")),
+    };
     fields.finish()?;
     let started = app.tasks()?.start(wanted).map_err(refused)?;
     Ok(Reply::json(described(app, started)))
@@ -88,7 +93,13 @@ pub(super) fn end_session(app: &App, body: &[u8]) -> Result<Reply> {
     match (unreadable, finished.wrong) {
         (Some(error), _) => Err(error),
         (None, Some(wrong)) => Err(ApiError::invalid(format!("the session has ended and failed: its report {wrong}"))),
-        (None, None) => Ok(Reply::json(json!({"episode": finished.name, "calls": finished.calls}))),
+        (None, None) => {
+            let mut reply = json!({"episode": finished.name, "calls": finished.calls});
+            if let Some(reason) = finished.failed {
+                reply["failed"] = reason.into();
+            }
+            Ok(Reply::json(reply))
+        }
     }
 }
 
@@ -99,20 +110,23 @@ fn report(fields: &mut Fields) -> Map<String, Value> {
 
 /// Returns what the driver of a started episode needs to know.
 fn described(app: &App, started: StartedTask) -> Value {
-    let StartedTask { key, name, driver_fields: mut told, timeout } = started;
+    let StartedTask { key, name, group, driver_fields: mut described, timeout } = started;
     let host = app.host.as_deref().unwrap_or_default();
     let more = json!({
-        "episode": name, "session_id": name, "api_key": key, "base_url": format!("http://{host}/v1"), "timeout_s": timeout.as_secs_f64(),
+        "episode": name, "session_id": name, "group": group, "api_key": key, "base_url": format!("http://{host}/v1"),
+        "timeout_s": timeout.as_secs_f64(),
     });
-    told.extend(more.as_object().cloned().unwrap_or_default());
-    Value::Object(told)
+    described.extend(more.as_object().cloned().unwrap_or_default());
+    Value::Object(described)
 }
 
 fn refused(none: NoTaskReason) -> ApiError {
     match none {
         NoTaskReason::Idle => ApiError::new(409, "the run needs no episode at the moment; /rl/next_task waits for one"),
         NoTaskReason::Full(open) => ApiError::new(429, format!("{open} sessions are open (max_concurrent); end one first")),
-        NoTaskReason::NotNeeded(rows) => ApiError::new(404, format!("no episode of this row is needed; rows that are: {rows}")),
+        NoTaskReason::NotNeeded { kind, needed } => {
+            ApiError::new(404, format!("no episode of this {kind} is needed; {kind}s that are: {needed}"))
+        }
         NoTaskReason::Over => ApiError::new(410, "the run has ended"),
     }
 }

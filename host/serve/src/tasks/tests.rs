@@ -11,7 +11,7 @@ const SESSION: SessionRules =
 const LONG: Duration = Duration::from_secs(60);
 
 /// Rejects rewards above 1.
-fn check(report: &Map<String, Value>) -> Result<(), String> {
+fn check(report: &Map<String, Value>, _: Option<usize>) -> Result<(), String> {
     if report.get("reward").and_then(Value::as_f64) > Some(1.0) { Err("has too much".into()) } else { Ok(()) }
 }
 
@@ -23,6 +23,7 @@ fn offers(count: usize) -> Vec<EpisodeTask> {
     let offer = |i: usize| EpisodeTask {
         name: format!("e{i}"),
         row: i / 2,
+        group: format!("g{}", i / 2),
         key: format!("key{i}"),
         seed: i as u64,
         driver_fields: Map::new(),
@@ -117,14 +118,19 @@ fn episodes_come_in_order_or_by_row_and_end_with_their_reports() {
         let row = tasks.start(TaskSelector::Row(1)).unwrap();
         assert_eq!((row.key.as_str(), row.timeout), ("key2", LONG));
         assert_eq!(tasks.start(TaskSelector::Next).unwrap().name, "e0");
-        assert_eq!(tasks.start(TaskSelector::Row(7)).unwrap_err(), NoTaskReason::NotNeeded("0, 1".into()));
+        assert_eq!(
+            tasks.start(TaskSelector::Row(7)).unwrap_err(),
+            NoTaskReason::NotNeeded { kind: "row", needed: "0, 1".into() }
+        );
+        let unknown = tasks.start(TaskSelector::Group("g9".into())).unwrap_err();
+        assert_eq!(unknown, NoTaskReason::NotNeeded { kind: "group", needed: "g0, g1".into() });
         assert_eq!(tasks.start(TaskSelector::Next).unwrap().name, "e1");
         assert_eq!(tasks.start(TaskSelector::Next).unwrap_err(), NoTaskReason::Full(3));
         let first = session(tasks, "key0");
         tasks.report(&first, object(json!({"turn_rewards": [0.5]}))).unwrap();
         tasks.report(&first, object(json!({"reward": 0.5}))).unwrap();
         let end = tasks.finish_session(&first, Ok(object(json!({"metrics": {"a": 1}})))).unwrap();
-        assert_eq!((end.name.as_str(), end.calls, end.wrong), ("e0", 0, None));
+        assert_eq!((end.name.as_str(), end.calls, end.wrong, end.failed.as_deref()), ("e0", 0, None, Some(NO_CALL)));
         // An episode can't end twice, nor be reported on after its end.
         assert!(tasks.finish_session(&first, Ok(Map::new())).is_none());
         assert_eq!(tasks.report(&first, Map::new()), Err(None));
@@ -137,7 +143,8 @@ fn episodes_come_in_order_or_by_row_and_end_with_their_reports() {
         assert_eq!(tasks.report(&third, object(json!({"reward": 2}))), Err(Some("has too much".into())));
         tasks.report(&third, object(json!({"reward": 1}))).unwrap();
         tasks.finish_session(&third, Ok(Map::new())).unwrap();
-        let last = tasks.start(TaskSelector::Next).unwrap();
+        let last = tasks.start(TaskSelector::Group("g1".into())).unwrap();
+        assert_eq!((last.name.as_str(), last.group.as_str()), ("e3", "g1"));
         assert_eq!(tasks.start(TaskSelector::Next).unwrap_err(), NoTaskReason::Idle);
         tasks.report(&session(tasks, &last.key), object(json!({"reward": 3}))).unwrap_err();
         tasks.finish_session(&session(tasks, &last.key), Ok(Map::new())).unwrap();

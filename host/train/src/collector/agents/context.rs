@@ -186,11 +186,12 @@ impl AgentContext<'_> {
         let seed = stream(run_seed ^ SEEDS[0], generation, row, 0).random::<u64>() >> (u64::BITS - SEED_BITS);
         let seed_of_calls = stream(run_seed ^ SEEDS[1], generation, row, sample as u64).random();
         // Evaluations and printed samples are numbered downward from `u64::MAX`.
-        let name = match self.generation.phase {
-            Phase::Eval => format!("eval-{}-{}-{row}-{sample}", self.generation.version, u64::MAX - generation),
-            _ => format!("train-{generation}-{row}-{sample}"),
+        let group = match self.generation.phase {
+            Phase::Eval => format!("eval-{}-{}-{row}", self.generation.version, u64::MAX - generation),
+            _ => format!("train-{generation}-{row}"),
         };
-        Some(AgentEpisode { key: new_key().ok()?, name, seed, seed_of_calls, row: row_of(prompt) })
+        let name = format!("{group}-{sample}");
+        Some(AgentEpisode { key: new_key().ok()?, name, group, seed, seed_of_calls, row: row_of(prompt) })
     }
 }
 
@@ -198,6 +199,8 @@ impl AgentContext<'_> {
 pub(super) struct AgentEpisode {
     pub key: String,
     pub name: String,
+    /// Identifier that all samples of the row share.
+    pub group: String,
     pub seed: u64,
     /// Seed of the calls' random numbers; never disclosed.
     pub seed_of_calls: u64,

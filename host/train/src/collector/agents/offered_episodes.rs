@@ -62,10 +62,10 @@ impl AgentContext<'_> {
         let seeds: Vec<u64> = episodes.iter().map(|episode| episode.seed).collect();
         let offer = |(&number, episode): (&usize, AgentEpisode)| {
             let row = self.generation.prompts[self.place_of(number).0].row;
-            let AgentEpisode { key, name, seed, seed_of_calls, row: columns } = episode;
-            let told =
-                Map::from_iter([("row".to_owned(), columns), ("index".to_owned(), row.into()), ("seed".to_owned(), seed.into())]);
-            Offer { name, row, key, seed: seed_of_calls, driver_fields: told }
+            let AgentEpisode { key, name, group, seed, seed_of_calls, row: columns } = episode;
+            let fields = [("row", columns), ("index", row.into()), ("seed", seed.into())];
+            let driver_fields = Map::from_iter(fields.map(|(name, value)| (name.to_owned(), value)));
+            Offer { name, row, group, key, seed: seed_of_calls, driver_fields }
         };
         let offers = numbers.iter().zip(episodes).map(offer).collect();
         let (timeout, max_open) = (self.listening().timeout(), self.listening().max_concurrent);

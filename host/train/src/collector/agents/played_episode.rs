@@ -116,7 +116,7 @@ impl PlayedEpisode {
             )
         };
         let rewards = report.of_calls(record.calls.len());
-        let unfit = rewards.as_ref().err().cloned();
+        let unfit = rewards.as_ref().err().map(|detail| format!("the agent's last line {detail}"));
         let failed = of_program.or(unreadable).or_else(|| record.calls.is_empty().then(silent)).or(unfit);
         let output = [output, errors].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n");
         let mut trajectory = Trajectory::default();

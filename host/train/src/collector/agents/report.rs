@@ -14,12 +14,13 @@ const METRICS: (usize, usize) = (64, 64);
 /// Names of the agents' metrics that the run computes itself.
 pub(super) const OWN: [&str; 3] = ["calls", "branches", "reread_tokens"];
 
-/// Checks a driver's report.
+/// Checks a driver's report, of an episode with this number of calls once it has ended.
 ///
 /// # Errors
-/// As [`AgentReport::parse`].
-pub(super) fn check(report: &Map<String, Value>) -> Result<(), String> {
-    AgentReport::from_map(report).map(drop)
+/// As [`AgentReport::parse`] and [`AgentReport::of_calls`].
+pub(super) fn check(report: &Map<String, Value>, calls: Option<usize>) -> Result<(), String> {
+    let report = AgentReport::from_map(report)?;
+    calls.map_or(Ok(()), |calls| report.of_calls(calls).map(drop))
 }
 
 /// Report of an agent on its episode.
@@ -96,10 +97,10 @@ impl AgentReport {
             return Ok(rewards);
         };
         if rewards.len() != calls {
-            return Err(format!("the agent's turn_rewards are {}, but {calls} calls were answered", rewards.len()));
+            return Err(format!("has {} turn_rewards, but {calls} calls were answered", rewards.len()));
         }
         match sum(rewards).filter(|sum| sum.abs() > LARGEST_SCORE) {
-            Some(sum) => Err(format!("the agent's turn_rewards have the sum {sum:e}; the limit is {LARGEST_SCORE:e} either way")),
+            Some(sum) => Err(format!("has turn_rewards with the sum {sum:e}; the limit is {LARGEST_SCORE:e} either way")),
             None => Ok(rewards.clone()),
         }
     }
@@ -141,7 +142,7 @@ mod tests {
         assert_eq!(of("{\"turn_rewards\": [0.5, null, true]}", 3), Ok(vec![Some(0.5), None, Some(1.0)]));
         assert_eq!(of("{\"reward\": 2}", 3), Ok(vec![None, None, Some(2.0)]));
         assert_eq!(of("{}", 2), Ok(vec![None; 2]));
-        assert!(of("{\"turn_rewards\": [1]}", 2).unwrap_err().contains("are 1, but 2 calls were answered"));
+        assert!(of("{\"turn_rewards\": [1]}", 2).unwrap_err().contains("has 1 turn_rewards, but 2 calls were answered"));
         assert!(of("{\"turn_rewards\": [9e11, 9e11]}", 2).unwrap_err().contains("the sum 1.8e12"));
     }
 
