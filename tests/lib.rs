@@ -307,10 +307,12 @@ impl TestFolder {
     /// If it can't be started.
     #[must_use]
     pub fn start(&self, arguments: &[&str]) -> Child {
-        self.starting(arguments).spawn().expect("the binary starts")
+        self.command(arguments).spawn().expect("the binary starts")
     }
 
-    fn starting(&self, arguments: &[&str]) -> Command {
+    /// Returns the command that runs the binary in this folder, without output.
+    #[must_use]
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command.current_dir(self.folder.path()).args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
         command.env("RLHOST_STATE_DIR", self.path(".state"));
@@ -325,7 +327,7 @@ impl TestFolder {
     /// If it can't be started.
     #[must_use]
     pub fn start_piped(&self, arguments: &[&str]) -> Child {
-        self.starting(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts")
+        self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts")
     }
 
     /// Starts the binary repeatedly, and kills it after each of these durations.

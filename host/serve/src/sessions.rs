@@ -17,10 +17,17 @@ pub struct Sessions {
 #[derive(Default)]
 struct SessionTable {
     open: HashMap<String, Arc<AgentSession>>,
-    /// Keys of the most recently closed sessions.
-    closed: VecDeque<String>,
+    /// The most recently closed sessions.
+    closed: VecDeque<ClosedSession>,
     /// Engine that answers; `None` while the weights change.
     engine: Option<Arc<InferenceEngine>>,
+}
+
+/// A session that is closed.
+struct ClosedSession {
+    key: String,
+    /// Whether a request came with its key since.
+    was_used: bool,
 }
 
 /// Owner of a key.
@@ -66,13 +73,16 @@ impl Sessions {
 
     /// Returns the owner of a key.
     pub(crate) fn find(&self, key: &[u8]) -> KeyOwner {
-        let state = self.lock();
+        let mut state = self.lock();
         let Ok(key) = std::str::from_utf8(key) else { return KeyOwner::Nobody };
-        match state.open.get(key) {
-            Some(session) => KeyOwner::Open(Arc::clone(session)),
-            None if state.closed.iter().any(|closed| closed == key) => KeyOwner::Closed,
-            None => KeyOwner::Nobody,
+        if let Some(session) = state.open.get(key) {
+            return KeyOwner::Open(Arc::clone(session));
         }
+        let Some(closed) = state.closed.iter_mut().find(|closed| closed.key == key) else { return KeyOwner::Nobody };
+        if !std::mem::replace(&mut closed.was_used, true) {
+            tracing::warn!("a request with the key of an episode that has ended was refused; each episode has a key of its own");
+        }
+        KeyOwner::Closed
     }
 
     /// Returns the engine, unless the weights are changing.
@@ -91,7 +101,7 @@ impl SessionTable {
         if self.closed.len() >= REMEMBERED {
             self.closed.pop_front();
         }
-        self.closed.push_back(key.to_owned());
+        self.closed.push_back(ClosedSession { key: key.to_owned(), was_used: false });
         Some(session)
     }
 }

@@ -1,9 +1,12 @@
 //! Agents: programs that ask the policy over HTTP, whose calls are trained on.
 
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use rlhost_tests::{KilledOnDrop, TestFolder, tiny};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const TEMPLATE: &str =
@@ -84,6 +87,63 @@ fn a_program_is_trained_on_what_it_was_answered_and_a_resumed_run_is_the_same() 
     place.assert_same_end("half", "whole", 4, "model.safetensors");
 }
 
+/// Episodes that a run has stored, as `GENERATION-ROW-SAMPLE`, or as `GENERATION` for all of one.
+fn stored(place: &TestFolder, run: &str) -> HashSet<String> {
+    let of = |index: &str| std::fs::read_to_string(place.path(&format!("{run}/rollouts/{index}"))).unwrap_or_default();
+    let all = of("log.jsonl") + &of("unfinished-0/log.jsonl");
+    // A process that is killed leaves half of a line.
+    let entries = all.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let name = |entry: Value| match entry["phase"].as_str() {
+        Some("episode") => format!("{}-{}-{}", entry["generation"], entry["row"], entry["sample"]),
+        _ => entry["generation"].to_string(),
+    };
+    entries.map(name).collect()
+}
+
+#[test]
+fn a_run_killed_at_ten_random_moments_neither_loses_nor_repeats_a_finished_episode() {
+    if !has("python3") {
+        return;
+    }
+    let begins = "with open(os.environ[\"JOURNAL\"], \"a\") as file: file.write(os.environ[\"RLHOST_EPISODE\"] + \"\\n\")\n";
+    let place = place(&format!("{begins}{LETTERS}"));
+    let of = |run: &'static str| {
+        let given = ["--max-steps", "12", "--save-steps", "3", "--set", "agent.pass_env=[\"JOURNAL\"]"];
+        arguments("python3 agent.py", run, &given).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let start = |arguments: &[String], journal: &str| {
+        let mut command = place.command(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        command.env("JOURNAL", place.path(journal)).stdout(Stdio::null()).stderr(Stdio::null());
+        KilledOnDrop(command.spawn().unwrap())
+    };
+    let begun = || -> Vec<String> {
+        let text = std::fs::read_to_string(place.path("begun")).unwrap_or_default();
+        text.lines().map(|name| name.trim_start_matches("train-").to_owned()).collect()
+    };
+    let timer = Instant::now();
+    assert!(start(&of("whole"), "whole-begun").0.wait().unwrap().success());
+    let (whole, mut random) = (timer.elapsed().as_millis() as u64, ChaCha8Rng::seed_from_u64(11));
+    let given = [&of("killed")[..], &["--resume-from-checkpoint".to_owned()]].concat();
+    let (mut kept, mut played) = (HashSet::new(), 0);
+    for kill in 0..=10 {
+        let mut child = start(&given, "begun");
+        if kill < 10 {
+            std::thread::sleep(Duration::from_millis(random.random_range(whole / 12..whole / 3)));
+            child.0.kill().unwrap();
+        }
+        child.0.wait().unwrap();
+        for name in &begun()[played..] {
+            let generation = name.split('-').next().unwrap();
+            assert!(!kept.contains(name) && !kept.contains(generation), "{name} was played again after {kill} kills");
+        }
+        played = begun().len();
+        kept.extend(stored(&place, "killed"));
+    }
+    let distinct: HashSet<String> = begun().into_iter().collect();
+    assert!(distinct.len() == 12 * 8 && played > distinct.len(), "{played} episodes, {} of them distinct", distinct.len());
+    place.assert_same_end("killed", "whole", 12, "model.safetensors");
+}
+
 #[test]
 fn tokens_of_a_tree_are_trained_on_as_they_were_sampled() {
     if !has("python3") {
@@ -139,7 +199,7 @@ fn calls_may_have_rewards_of_their_own() {
     }
     let command = ["--max-steps", "1", "--plugin", "tldr_length_reward.wasm"];
     let few = place.run(&arguments("python3 few.py", "few", &command));
-    assert!(few.stderr.contains("turn_rewards are 1, but 2 calls were answered"), "{}", few.stderr);
+    assert!(few.stderr.contains("has 1 turn_rewards, but 2 calls were answered"), "{}", few.stderr);
 }
 
 #[test]
@@ -184,6 +244,30 @@ if sample == 3:
             _ => assert_eq!((failed, &line["rewards"]["agent"]), ("", &json!(1.0))),
         }
     }
+}
+
+#[test]
+fn the_key_of_an_episode_that_has_ended_opens_nothing() {
+    if !has("python3") {
+        return;
+    }
+    let place = place(
+        r#"
+if os.path.exists("old_key"):
+    try: ask("/chat/completions", {"messages": [user("x")]}, open("old_key").read())
+    except urllib.error.HTTPError as error: sys.exit(f"status {error.code}")
+chat([user(row["prompt"])])
+open("old_key", "w").write(os.environ["OPENAI_API_KEY"])
+print(json.dumps({"reward": 1}))
+"#,
+    );
+    let given = ["--max-steps", "1", "--set", "agent.max_concurrent=1"];
+    let outcome = place.run(&arguments("python3 agent.py", "run", &given));
+    let warning = "a request with the key of an episode that has ended was refused";
+    assert_eq!(outcome.succeeded().stderr.matches(warning).count(), 1, "{}", outcome.stderr);
+    let lines = place.lines("run/completions.jsonl");
+    let failed: Vec<&str> = lines.iter().map(|line| line["failed"].as_str().unwrap_or_default()).collect();
+    assert!(failed[0].is_empty() && failed[1..].iter().all(|reason| reason.contains("status 410")), "{failed:?}");
 }
 
 #[test]
@@ -406,6 +490,18 @@ fn an_agent_that_cannot_be_started_and_models_without_chat_say_so() {
     assert!(outcome.stderr.contains("/no/such/agent can't be started"), "{}", outcome.stderr);
     let both = place.run(&arguments("a", "run", &["--environment", "calculator_tool.wasm"]));
     assert!(both.code == Some(2) && both.stderr.contains("both an agent and an environment"), "{}", both.stderr);
+}
+
+#[test]
+fn a_run_with_agents_says_what_it_cannot_repeat() {
+    if !has("python3") {
+        return;
+    }
+    let place = place(LETTERS);
+    let outcome = place.run(&arguments("python3 agent.py", "run", &["--max-steps", "1"]));
+    for part in ["agents: agent", "what agents do by chance, time or network can't be repeated"] {
+        assert!(outcome.succeeded().stderr.contains(part), "{part}: {}", outcome.stderr);
+    }
 }
 
 /// The examples, in every language that can be had.

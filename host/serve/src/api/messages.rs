@@ -20,7 +20,12 @@ pub(super) struct TokenizedConversation {
 pub(super) fn conversation(app: &App, fields: &mut Fields) -> Result<TokenizedConversation> {
     let tokenizer = &app.tokenizer;
     if !tokenizer.has_chat() {
-        let detail = "this model's tokenizer has no chat template; use /v1/completions, or start the server with --chat-template";
+        let remedy = if app.session.is_some() {
+            "give the run one with --chat-template-path"
+        } else {
+            "start the server with --chat-template"
+        };
+        let detail = format!("this model's tokenizer has no chat template; use /v1/completions, or {remedy}");
         return Err(ApiError::invalid(detail));
     }
     let mut messages = messages(fields)?;

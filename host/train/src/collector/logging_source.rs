@@ -257,7 +257,12 @@ impl LoggingSource {
         let (log, found) = ended.into_log();
         self.episodes = Some(log);
         if found > 0 {
-            tracing::info!("generation {}: {} had ended before", request.generation, counted(found as u64, "episode"));
+            let played = (request.prompts.len() * request.samples).saturating_sub(found);
+            let ended = counted(found as u64, "episode");
+            tracing::info!(
+                "generation {}: {ended} had ended before the run was interrupted; {played} were played again",
+                request.generation
+            );
         }
         batch
     }

@@ -29,8 +29,15 @@ pub(super) fn of_plugins(plugins: &LoadedPlugins, config: &RunConfig) {
     let acting = config.environment.iter().zip(plugins.environment_sources());
     let environments: Vec<String> =
         acting.map(|(entry, source)| format!("{} {}", entry.name(), short_hash(source.hash()))).collect();
-    for (what, all) in [("rewards", rewards), ("environments", environments)].iter().filter(|(_, all)| !all.is_empty()) {
-        tracing::info!("{what}: {}", all.join(", "));
+    let agents = config.agent.iter().map(|entry| entry.name.clone()).collect();
+    let all = [("rewards", rewards), ("environments", environments), ("agents", agents)];
+    for (what, names) in all.iter().filter(|(_, names)| !names.is_empty()) {
+        tracing::info!("{what}: {}", names.join(", "));
+    }
+    if !config.agent.is_empty() {
+        tracing::info!(
+            "what agents do by chance, time or network can't be repeated; episodes that have ended are kept, and a resumed run reads them"
+        );
     }
 }
 
