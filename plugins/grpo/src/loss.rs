@@ -1,6 +1,6 @@
 //! Computes a micro-batch's part of the loss and its derivatives from the losses of its tokens.
 
-use crate::correction;
+use crate::correction::Correction;
 use crate::entropy::{EntropyControl, bonus};
 use crate::masks::{high_entropy, near_policy};
 use crate::metrics::{MicroBatchSums, RowSums};
@@ -35,7 +35,8 @@ pub(crate) fn loss(s: &GrpoSettings, control: &EntropyControl, t: &Tokens) -> Re
     let entropy = require_column(&t.entropy, s.top_entropy_quantile < 1.0 || s.has_entropy_bonus(), "entropies")?;
     let top = entropy.filter(|_| s.top_entropy_quantile < 1.0);
     let top = top.map(|entropy| high_entropy(entropy, &t.mask, 1.0 - s.top_entropy_quantile));
-    let factors = correction::factors(s, t)?;
+    let correction = Correction::new(s, t)?;
+    let factors = &correction.factors;
     let log_ratio = |i: usize| f64::from(t.logp[i]) - f64::from(t.old_logp[i]);
 
     let mut d_logp = vec![0.0; t.logp.len()];
@@ -81,7 +82,7 @@ pub(crate) fn loss(s: &GrpoSettings, control: &EntropyControl, t: &Tokens) -> Re
     }
 
     let mut metrics = figures.metrics(s, control, policy, t.scale.items);
-    metrics.extend(correction::metrics(s, &factors, t));
+    metrics.extend(correction.metrics(s, t));
     let coef = if s.has_entropy_bonus() { control.effective_coef(s) } else { 0.0 };
     let (bonus, d_entropy) = match entropy.filter(|_| coef != 0.0) {
         Some(entropy) => {

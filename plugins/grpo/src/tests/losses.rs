@@ -189,12 +189,12 @@ fn the_correction_logs_what_it_multiplies_by() {
             ..GrpoSettings::default()
         };
         let metrics = loss_of(&s, &t).metrics;
-        ["min", "mean", "max"].map(|which| {
+        ["min", "mean", "max", "clipped"].map(|which| {
             let (value, _) = find_metric(&metrics, &format!("sampling/importance_sampling_ratio/{which}")).unwrap();
             (value * 1e5).round() / 1e5
         })
     };
-    assert_eq!(figures(CorrectionMode::TokenTruncate), [0.5, 1.0, 1.5]);
-    assert_eq!(figures(CorrectionMode::TokenMask), [0.0, 0.5, 1.0]);
-    assert_eq!(figures(CorrectionMode::SequenceMask), [1.0, 1.0, 1.0]);
+    assert_eq!(figures(CorrectionMode::TokenTruncate), [0.5, 1.0, 1.5, 0.33333]);
+    assert_eq!(figures(CorrectionMode::TokenMask), [0.0, 0.5, 1.0, 0.33333]);
+    assert_eq!(figures(CorrectionMode::SequenceMask), [1.0, 1.0, 1.0, 0.0]);
 }
