@@ -19,7 +19,7 @@ pub use http::{
     InferenceServerSettings, ReplyBody, check_key, read_keys,
 };
 pub use scorer::RewardModelScorer;
-pub use weights::WeightLoader;
+pub use weights::{WeightLoader, folder_checksums};
 
 use rlhost_config as config;
 use rlhost_data as data;

@@ -79,7 +79,7 @@ impl WeightLoader {
         Ok(decoding)
     }
 
-    /// Returns the SHA-256 of each served tensor: of its values as little-endian f32.
+    /// Returns the checksum of each served tensor.
     ///
     /// # Errors
     /// If weights are quantized, and so differ from those of the files.
@@ -88,16 +88,28 @@ impl WeightLoader {
             return Err("the weights are quantized, so they can't be compared with those of a file".into());
         }
         let served = FrozenModel::new(self.models().served.clone());
-        let sum = |(name, tensor): (String, &_)| {
-            let values = ops::to_vec(tensor).map_err(|e| e.to_string())?;
-            let mut hash = Sha256::new();
-            values.iter().for_each(|value| hash.update(value.to_le_bytes()));
-            let digits: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-            Ok((name, digits))
-        };
-        let weights: &Weights = served.weights();
-        weights.named().into_iter().map(sum).collect()
+        checksums(&served).map_err(|e| e.to_string())
     }
+}
+
+/// Returns the checksums that a server reports of a model's weights, if it serves this folder.
+///
+/// # Errors
+/// If the weights can't be read.
+pub fn folder_checksums(folder: &ModelFolder) -> Result<BTreeMap<String, String>> {
+    Ok(checksums(&FrozenModel::new(folder.decoder()?))?)
+}
+
+/// Returns the SHA-256 of each tensor: of its values as little-endian f32.
+fn checksums(model: &FrozenModel) -> ops::Result<BTreeMap<String, String>> {
+    let sum = |(name, tensor): (String, &_)| {
+        let mut hash = Sha256::new();
+        ops::to_vec(tensor)?.iter().for_each(|value| hash.update(value.to_le_bytes()));
+        let digits: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok((name, digits))
+    };
+    let weights: &Weights = model.weights();
+    weights.named().into_iter().map(sum).collect()
 }
 
 /// Returns whether weights of one model can replace those of another. End tokens don't matter.

@@ -403,5 +403,13 @@ fn a_server_with_another_base_or_a_shorter_context_is_refused() {
         std::fs::remove_dir_all(place.path("run")).ok();
     };
     refused(&["--model", "taught/checkpoint-4"], "it serves another model");
+    // A single bit that no log-probability shows.
+    place.copy(tiny(), "bit");
+    let file = place.path("bit/model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let lowest = bytes.len() - size_of::<f32>();
+    bytes[lowest] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    refused(&["--model", "bit"], "it serves another model: 1 of ");
     refused(&["--model", tiny(), "--max-model-len", "70"], "it reads at most 70 tokens");
 }

@@ -66,6 +66,23 @@ impl InferenceClient {
         Ok(self.weight_info(kind)?.model)
     }
 
+    /// Returns the checksum of each tensor of the model; `None` if the server does not report any.
+    ///
+    /// # Errors
+    /// If the server can't be reached, or answers something else.
+    pub fn tensor_checksums(&self, patience: RequestTimeout) -> Result<Option<BTreeMap<String, String>>, InferenceFailure> {
+        const PATH: &str = "/weight_checker";
+        let answer = match self.post(PATH, &json!({"action": "checksum"}), patience) {
+            Ok(answer) => answer,
+            // It does not let its weights be updated, or they are quantized.
+            Err(InferenceFailure::Refused { status: 400 | 403 | 404, .. }) => return Ok(None),
+            Err(failure) => return Err(failure),
+        };
+        let sums = answer["checksums"].as_object().ok_or_else(|| self.foreign(PATH, "it has no checksums"))?;
+        let text = |(name, sum): (&String, &Value)| Some((name.clone(), sum.as_str()?.to_owned()));
+        Ok(Some(sums.iter().filter_map(text).collect()))
+    }
+
     /// Reloads the weights by vLLM's routes while the server is paused, and names the version if the server does not do so by itself.
     fn reload_paused(&self, folder: &Path, version: Option<&str>, patience: RequestTimeout) -> Result<(), InferenceFailure> {
         self.post("/pause?mode=wait", &json!({}), patience)?;

@@ -6,7 +6,8 @@ use rlhost_web::inference::{
     Completion, CompletionRequest, InferenceClient, InferenceFailure, RandomStreamId, RequestTimeout, SamplingParameters,
     ServerDescription, ServerKind,
 };
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -40,6 +41,11 @@ pub(super) enum ServerFault {
     )]
     OtherModel { found: f64, allowed: f64 },
     #[error(
+        "it serves another model: {differing} of {all} tensors differ from those that it should have, as {first}; start it anew with the \
+         model that the run starts with (it keeps the weights of a run that has sent it all of them)"
+    )]
+    OtherTensors { differing: usize, all: usize, first: String },
+    #[error(
         "it reads at most {most} tokens, and the prompt has {prompt} and its completion up to {completion}, which the model could read; \
          start it with a larger --max-model-len, or set max_prompt_length or max_completion_length"
     )]
@@ -61,7 +67,7 @@ impl ServerFault {
     /// Returns whether waiting is useless.
     pub(super) fn is_lasting(&self) -> bool {
         match self {
-            Self::OtherModel { .. } | Self::TooShort { .. } => true,
+            Self::OtherModel { .. } | Self::OtherTensors { .. } | Self::TooShort { .. } => true,
             Self::Failed(failure) => failure.is_of_the_request(),
             Self::Silent | Self::OtherWeights { .. } | Self::OtherVersion { .. } => false,
         }
@@ -92,6 +98,8 @@ pub(super) struct Connection {
     noise: AtomicU64,
     /// Time of the last successful verification.
     proved_at: Mutex<Instant>,
+    /// Whether the server's tensors were compared with the trainer's since it was last lost.
+    is_compared: AtomicBool,
 }
 
 /// Interval of verifying a server without version names while it computes.
@@ -99,7 +107,8 @@ const PROOF: Duration = Duration::from_secs(2);
 
 impl Connection {
     pub(super) fn new(client: InferenceClient, patience: Duration) -> Self {
-        Self { client, patience, noise: AtomicU64::new(0), proved_at: Mutex::new(Instant::now()) }
+        let (noise, proved_at, is_compared) = (AtomicU64::new(0), Mutex::new(Instant::now()), AtomicBool::new(false));
+        Self { client, patience, noise, proved_at, is_compared }
     }
 
     /// Returns the server's scheme, name and port.
@@ -110,6 +119,11 @@ impl Connection {
     /// Returns whether the server answers at all.
     pub(super) fn is_alive(&self) -> bool {
         self.client.is_alive()
+    }
+
+    /// Has the server's tensors compared when it is next brought up: it may be another process by then.
+    pub(super) fn was_lost(&self) {
+        self.is_compared.store(false, Ordering::Relaxed);
     }
 
     /// Has the server load a version, whatever it has loaded now, and verifies that it computes with it. `before` is what it served until
@@ -129,13 +143,31 @@ impl Connection {
         };
         let (version, published) = (published.version, Arc::clone(published));
         let serving = SyncedServer { server, adapter, label, published, version, difference: 0.0 };
-        match self.prove(&serving) {
+        match self.compare_tensors(&serving).and_then(|()| self.prove(&serving)) {
             Ok(difference) => Ok(SyncedServer { difference, ..serving }),
             Err(trouble) => {
                 self.forget(&serving);
                 Err(trouble)
             }
         }
+    }
+
+    /// Compares the checksums of the server's tensors with those of the trainer's, once until the server is lost. Servers other than
+    /// `rlhost serve` lay out tensors of their own.
+    fn compare_tensors(&self, serving: &SyncedServer) -> Result<(), ServerFault> {
+        if serving.server.kind != ServerKind::Rlhost || self.is_compared.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let theirs = self.client.tensor_checksums(self.patience())?;
+        if let Some((theirs, ours)) = theirs.as_ref().zip(serving.published.tensors.checksums()) {
+            let names: BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
+            let (all, mut differing) = (names.len(), names.into_iter().filter(|name| theirs.get(*name) != ours.get(*name)));
+            if let Some(first) = differing.next().cloned() {
+                return Err(ServerFault::OtherTensors { differing: 1 + differing.count(), all, first });
+            }
+        }
+        self.is_compared.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Returns the difference between a server's log-probabilities and the trainer's, if the server's precision explains it.

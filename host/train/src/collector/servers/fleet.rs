@@ -356,6 +356,7 @@ impl Dispatcher {
     fn lost(&mut self, server: usize, reason: ServerFault) {
         let (now, others) = (Instant::now(), self.members.len() - 1);
         let member = &mut self.members[server];
+        member.connection.was_lost();
         if matches!(member.state, ServerAvailability::Ready(_)) && member.began.elapsed() > self.patience {
             // It has been there for longer than failures count.
             member.trouble = None;

@@ -1,7 +1,7 @@
 //! Publishes versions of the policy's weights as files that servers read, with a probe that verifies that a server computes with them.
 
 use crate::config::RolloutSync;
-use crate::model::{self, ModelFolder, PolicyModel};
+use crate::model::{self, ModelFolder, PolicyModel, WeightStorage};
 use crate::ops::logprob::log_sum_exp;
 use crate::ops::{self, Forest};
 use crate::plan::SyncFolder;
@@ -9,9 +9,11 @@ use crate::{Error, Result};
 use candle_core::DType;
 use rand::TryRng;
 use rand::rngs::SysRng;
+use rlhost_serve::folder_checksums;
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 /// Maximum number of tokens of the probe, and the number of its prefixes after which servers sample tokens.
 const PROBE: usize = 256;
@@ -77,9 +79,31 @@ pub(super) struct PublishedPolicy {
     /// Name of the version on servers, which no other run's policy has.
     pub name: String,
     pub probe: Probe,
+    /// Tensors of the model that a server has beside an adapter, or has loaded.
+    pub tensors: Arc<PublishedTensors>,
     pub numbers: PolicyNumbers,
     /// Number of tokens that the model can read.
     pub context: usize,
+}
+
+/// Tensors in a model folder, whose checksums are computed when a server is first compared with them.
+#[derive(Debug)]
+pub(super) struct PublishedTensors {
+    folder: ModelFolder,
+    checksums: OnceLock<Option<BTreeMap<String, String>>>,
+}
+
+impl PublishedTensors {
+    /// Opens a folder. A server computes with the weights as they are stored, whatever the run does.
+    fn open(folder: &Path) -> Result<Arc<Self>> {
+        let folder = ModelFolder::open(folder)?.with_weight_storage(WeightStorage::AS_STORED);
+        Ok(Arc::new(Self { folder, checksums: OnceLock::new() }))
+    }
+
+    /// Returns the checksum of each tensor; none if the files are no longer there.
+    pub(super) fn checksums(&self) -> Option<&BTreeMap<String, String>> {
+        self.checksums.get_or_init(|| folder_checksums(&self.folder).ok()).as_ref()
+    }
 }
 
 /// Precision of a policy.
@@ -100,6 +124,8 @@ pub(super) struct Publisher {
     run: u32,
     /// Text of the dataset that servers are probed with.
     probe: Vec<u32>,
+    /// The model under the policy's adapter.
+    base: Arc<PublishedTensors>,
     /// The newest version, with files that servers may still read.
     newest: Option<Arc<PublishedPolicy>>,
     kept: Vec<PathBuf>,
@@ -122,7 +148,8 @@ impl Publisher {
         let folder = absolute.join(format!("weights-{run:08x}"));
         fs::create_dir_all(&folder)
             .map_err(|e| Error::setting("rollout_sync_dir", format!("{} can't be created: {e}", folder.display())))?;
-        Ok(Self { source, sync, folder, run, probe, newest: None, kept: Vec::new() })
+        let base = PublishedTensors::open(if source.lora().is_some() { source.base() } else { source.path() })?;
+        Ok(Self { source, sync, folder, run, probe, base, newest: None, kept: Vec::new() })
     }
 
     /// Returns this version of the policy, writing its files unless they already exist.
@@ -167,7 +194,12 @@ impl Publisher {
             _ => PolicyNumbers::F32,
         };
         let context = policy.architecture().max_positions;
-        let published = Arc::new(PublishedPolicy { version, sync: self.sync, folder, name, probe, numbers, context });
+        let tensors = match self.sync {
+            RolloutSync::Lora => Arc::clone(&self.base),
+            RolloutSync::Disk => PublishedTensors::open(&folder)?,
+        };
+        let published = PublishedPolicy { version, sync: self.sync, folder, name, probe, tensors, numbers, context };
+        let published = Arc::new(published);
         self.newest = Some(Arc::clone(&published));
         Ok(published)
     }
