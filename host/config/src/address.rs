@@ -22,7 +22,7 @@ impl Address {
     /// # Errors
     /// If its scheme is not http or https, it contains a user name, or it is longer than 8 KiB.
     pub fn parse(url: &str) -> Result<Self, String> {
-        let wrong = |detail: &str| format!("{} {detail}", printable(url, 200));
+        let wrong = |detail: &str| format!("{} {detail}", printable(&without_secrets(url), 200));
         if url.len() > LONGEST {
             return Err(wrong("is longer than a URL may be"));
         }
@@ -100,6 +100,14 @@ fn has_scheme(reference: &str) -> bool {
     before.is_some_and(|(scheme, _)| is_scheme(scheme))
 }
 
+/// Returns a URL without its user's name and password.
+fn without_secrets(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let server = authority.rsplit_once('@').map_or(authority, |(_, server)| server);
+    format!("{scheme}://{server}{path}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +121,10 @@ mod tests {
             ["", "judge", "/v1", "file:///etc/passwd", "http://u:p@judge/", "http:///x", "http://judge:99999/", "http://a b/"]
         {
             assert!(Address::parse(wrong).is_err(), "{wrong}");
+        }
+        for (url, shown) in [("http://u:p@ss@judge:8/a@b", "http://judge:8/a@b"), ("http://u:p@judge?a@b", "http://judge?a@b")] {
+            let refused = Address::parse(url).unwrap_err();
+            assert!(refused.starts_with(&format!("{shown} ")) && !refused.contains("ss@"), "{refused}");
         }
         let from = read("http://judge:8/v1/a?b=/c");
         assert_eq!(from.joined("/d"), "http://judge:8/d");

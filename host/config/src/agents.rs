@@ -1,7 +1,6 @@
 //! Agents of a configuration: programs that send requests to the model over HTTP, started by the run or by somebody else.
 
-use super::entries::RewardErrorAction;
-use super::entries::{LARGEST_WEIGHT, is_name};
+use super::entries::{LARGEST_WEIGHT, RewardErrorAction, duration, is_name};
 use super::{printable, scalar};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -93,7 +92,7 @@ fn unscorable() -> RewardErrorAction {
 impl AgentEntry {
     /// Returns the maximum duration of an episode.
     pub fn timeout(&self) -> Duration {
-        Duration::try_from_secs_f64(self.timeout_s).unwrap_or(Duration::MAX)
+        duration(self.timeout_s)
     }
 
     /// Checks the entry.

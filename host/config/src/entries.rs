@@ -129,7 +129,7 @@ const CALLS_OF_EPISODES: f64 = 10.0;
 const LONGEST: Duration = Duration::from_secs(1 << 32);
 
 /// Converts a timeout to a duration.
-fn duration(seconds: f64) -> Duration {
+pub(super) fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST).min(LONGEST)
 }
 

@@ -1,5 +1,6 @@
 //! Inference servers of a configuration, which generate its completions.
 
+use super::entries::duration;
 use super::{Address, RolloutDtype, RolloutLogMode, RunConfig, shortest};
 use std::time::Duration;
 use toml::{Table, Value};
@@ -34,7 +35,7 @@ impl RunConfig {
 
     /// Returns the maximum response time of a rollout server, or of a teacher's.
     pub fn rollout_timeout(&self) -> Duration {
-        Duration::try_from_secs_f64(self.rollout_timeout_s).unwrap_or(Duration::MAX)
+        duration(self.rollout_timeout_s)
     }
 
     /// Checks the rollout servers. The error is the invalid key, and the valid values.
@@ -173,6 +174,15 @@ mod tests {
         assert!(check_part("vllm_mode", "paged").unwrap_err().contains("server or colocate"));
         assert!(check_part("vllm_server_port", "x").unwrap_err().contains("a port"));
         assert!(check_part("vllm_server_host", "a b").is_err() && check_part("vllm_server_host", "node1").is_ok());
+    }
+
+    #[test]
+    fn the_longest_timeouts_can_be_added_to_a_time() {
+        let mut config = RunConfig { rollout_timeout_s: f64::MAX, ..RunConfig::default() };
+        let agent = serde_json::json!({"command": ["a"], "timeout_s": f64::MAX});
+        config.agent = vec![serde_json::from_value(agent).unwrap()];
+        let now = std::time::Instant::now();
+        assert!(now.checked_add(config.rollout_timeout()).is_some() && now.checked_add(config.agent[0].timeout()).is_some());
     }
 
     #[test]
