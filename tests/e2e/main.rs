@@ -112,6 +112,7 @@ mod runs {
     mod finetuning;
     mod labelled;
     mod mini_batches;
+    mod mixed_completions;
     mod order;
     mod own_successes;
     mod plan;

@@ -38,6 +38,7 @@ impl Default for RunConfig {
             output_dir: None,
             algorithm: DEFAULT_ALGORITHM.into(),
             learn_from: CompletionSource::Generation,
+            lmbda: 1.0,
             seed: 42,
             data_seed: None,
             device: Device::Auto,

@@ -294,11 +294,6 @@ const OPTIONS: &[(OptionTreatment, &str, &[&str])] = &[
         &["teacher_model_init_kwargs"],
     ),
     (
-        Selects("learn_from", &[("0", "dataset"), ("0.0", "dataset"), ("1", "generation"), ("1.0", "generation")]),
-        "it sets --learn-from: at 0 the dataset's completions are learned, at 1 the policy's; a mixture of both is not supported",
-        &["lmbda"],
-    ),
-    (
         Only(&["false"]),
         "write the teacher's completions first, with rlhost generate, and learn from them with --learn-from dataset",
         &["seq_kd", "generate_from_teacher"],

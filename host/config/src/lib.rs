@@ -8,6 +8,7 @@ mod batches;
 mod changes;
 mod choices;
 mod clock;
+mod completion_source;
 mod deepspeed;
 mod default;
 mod device;

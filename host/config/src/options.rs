@@ -113,6 +113,10 @@ pub struct RunConfig {
     /// Completions to train on: the policy's own (generation) or the dataset's (dataset) [default: generation]
     #[schemars(extend("inherited_with" = "algorithm"))]
     pub learn_from: CompletionSource,
+    /// For distillation: share of rows whose completions the policy writes; of the others, those of the dataset are learned. 0 is
+    /// learn_from = dataset [default: 1]
+    #[schemars(extend("inherited_with" = "algorithm"))]
+    pub lmbda: f64,
     /// Random seed [default: 42]
     #[schemars(extend("heading" = "Training"))]
     pub seed: u64,

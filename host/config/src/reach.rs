@@ -199,7 +199,7 @@ mod tests {
 
     /// Keys that neither name anything outside the run nor limit a plugin's resources. A new key must be listed here, or its declaration
     /// must have `reach`.
-    const COMPUTES: &str = "dataset_train_split dataset_test_split columns system_prompt prompt_template strict_data eos_token pad_token strftime_now learn_from \
+    const COMPUTES: &str = "dataset_train_split dataset_test_split columns system_prompt prompt_template strict_data eos_token pad_token strftime_now learn_from lmbda \
         seed data_seed device bf16 dtype load_in_8bit load_in_4bit num_threads dist_timeout_s reduce_dtype overlap_comm zero_stage shard_frozen \
         num_generations max_prompt_length max_completion_length temperature top_p top_k min_p repetition_penalty \
         score_sampling_support old_logp rollout_dtype stop max_num_seqs rollout_sync rollout_timeout_s max_staleness rollout_log filter_groups filter_groups_metric max_num_gen_batches \

@@ -97,7 +97,7 @@ impl RunConfig {
     /// Checks that the completions about which a dataset's columns say what a teacher said are learned, each as a row.
     fn check_taught_dataset(&self) -> Result<(), (&'static str, String)> {
         const KIND: &str = "teacher_model_kind";
-        if self.learn_from != CompletionSource::Dataset {
+        if self.completion_source() != CompletionSource::Dataset {
             let detail = "is dataset, whose columns are about the dataset's completions; set learn_from = \"dataset\"";
             return Err((KIND, detail.into()));
         }
@@ -141,7 +141,7 @@ impl RunConfig {
                 "is not supported with an environment or an agent, whose conversations have more than a prompt".into(),
             ));
         }
-        if self.learn_from == CompletionSource::Dataset {
+        if self.completion_source() == CompletionSource::Dataset {
             return Err((KEY, "needs completions of the policy; set learn_from = \"generation\"".into()));
         }
         Ok(())

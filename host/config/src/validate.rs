@@ -146,6 +146,7 @@ impl RunConfig {
             return Err(("num_threads", format!("must be between 1 and {MOST_THREADS}")));
         }
         self.check_servers()?;
+        self.check_mixture()?;
         if self.dist_timeout_s.is_nan() || self.dist_timeout_s <= 0.0 {
             return Err(("dist_timeout_s", format!("is {}; it must be greater than 0", shortest(self.dist_timeout_s))));
         }

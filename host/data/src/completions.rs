@@ -52,6 +52,21 @@ impl CompletionRow {
     }
 }
 
+impl CompletionRow {
+    /// Returns a conversation without a prompt as one whose prompt is all that comes before the assistant's last turn.
+    #[must_use]
+    pub fn split_last_turn(mut self) -> Self {
+        if let (None, TextOrChat::Chat(messages)) = (&self.prompt, &mut self.completion)
+            && messages.len() > 1
+            && messages.last().is_some_and(|last| last.role == "assistant")
+        {
+            let last = messages.split_off(messages.len() - 1);
+            self.prompt = Some(TextOrChat::Chat(std::mem::replace(messages, last)));
+        }
+        self
+    }
+}
+
 /// Reads one row.
 pub(super) fn completion(
     row: usize,

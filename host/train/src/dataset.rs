@@ -243,6 +243,26 @@ impl DatasetReader {
         Ok(Prompt { tokens, teacher_tokens, messages, ..new })
     }
 
+    /// Prepares a prompt with a given completion, of which no more is kept than may be generated.
+    fn answered_prompt(&self, row: CompletionRow) -> data::Result<Prompt> {
+        let CompletionRow { row, place, prompt, completion, extras, columns, .. } = row;
+        let asked = prompt.ok_or_else(|| place.row_error("has no prompt"))?;
+        let failed = |e| place.failed(e);
+        let (_, before) = tokenize_prompt(&asked, &extras, &self.tokenizer).map_err(failed)?;
+        let whole = tokenize_whole(Some(&asked), &completion, true, &extras, &self.tokenizer).map_err(failed)?;
+        let Some(given) = whole.strip_prefix(&before[..]) else {
+            let detail = "the tokens of the prompt with its completion do not begin with those of the prompt alone, after which the \
+                          policy would write (lmbda is below 1)";
+            return Err(place.row_error(detail));
+        };
+        if given.is_empty() {
+            return Err(place.row_error("the completion has no tokens"));
+        }
+        let given = given[..given.len().min(self.completion)].to_vec();
+        let prompt = self.prompt(PromptRow { row, place, prompt: asked, extras, columns })?;
+        Ok(Prompt { answers: Some(PromptAnswers::new(given, None, Vec::new())), ..prompt })
+    }
+
     /// Tokenizes the prompt of a row as a teacher reads it, with as much room for a completion as after the policy's `length` tokens.
     fn teacher_tokens(
         &self,

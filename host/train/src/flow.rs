@@ -5,7 +5,8 @@ use super::dataset::{DatasetKind, LearnedParts};
 use super::pass_metrics::PassMetrics;
 use crate::config::{CompletionSource, RunConfig};
 use crate::plugin::columns::{
-    HostColumn, LABEL, MARGIN, MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, PROMPT_LOGP, REF_LOGP, SEQUENCE_VALUE,
+    HostColumn, LABEL, MARGIN, MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, OLD_LOGP, PROMPT_LOGP, REF_LOGP,
+    SAMPLING_LOGP, SEQUENCE_VALUE,
 };
 use crate::plugin::{AlgorithmPlugin, DataSource, NeededInputs, Shape, Unit};
 use std::fmt;
@@ -25,6 +26,8 @@ pub struct Flow {
     pub(super) has_scores: bool,
     /// Whether the algorithm compares the policy's distributions with a teacher's, over given tokens.
     compares_distributions: bool,
+    /// Whether some completions are the dataset's although the policy generates others.
+    pub(super) mixes: bool,
 }
 
 /// The metrics of a run.
@@ -41,15 +44,19 @@ pub(super) struct MetricsPlan {
 }
 
 impl Flow {
-    /// Returns the data of an algorithm in a run with this setting.
-    pub fn new(algorithm: &AlgorithmPlugin, learn_from: CompletionSource) -> Self {
+    /// Returns the data of an algorithm in a run with this configuration.
+    pub fn new(algorithm: &AlgorithmPlugin, config: &RunConfig) -> Self {
         let (data, needs) = (algorithm.data(), &algorithm.info().needs);
         let generates = match data.source {
             DataSource::Policy => true,
             DataSource::Dataset => false,
-            DataSource::Either => learn_from == CompletionSource::Generation,
+            DataSource::Either => config.completion_source() == CompletionSource::Generation,
         };
+        // Completions of the dataset have neither scores nor log-probabilities at sampling.
+        let is_of_samples = algorithm.reads_scores() || needs.has(OLD_LOGP) || needs.has(SAMPLING_LOGP);
+        let can_mix = data.source == DataSource::Either && data.shape != Shape::Pairs && !is_of_samples;
         Self {
+            mixes: can_mix && config.mixes_completions(),
             generates,
             has_scores: generates && algorithm.reads_scores(),
             has_pairs: data.shape == Shape::Pairs,
@@ -62,8 +69,9 @@ impl Flow {
     /// Returns the data of algorithms that learn from the policy's completions, as pairs or individually.
     #[cfg(test)]
     pub(super) fn with_generation(has_pairs: bool) -> Self {
-        let has_scores = true;
-        Self { generates: true, has_pairs, has_labels: false, gives_values: false, has_scores, compares_distributions: false }
+        let (generates, has_scores) = (true, true);
+        let (has_labels, gives_values, compares_distributions, mixes) = Default::default();
+        Self { generates, has_pairs, has_labels, gives_values, has_scores, compares_distributions, mixes }
     }
 
     /// Returns whether the policy generates completions.
@@ -89,6 +97,7 @@ impl Flow {
     /// Returns the kind of the dataset's rows; `learned` are the parts of given completions that are learned.
     pub fn rows(self, learned: LearnedParts) -> DatasetKind {
         match self {
+            Self { generates: true, mixes: true, .. } => DatasetKind::AnsweredPrompts,
             Self { generates: true, .. } => DatasetKind::Prompts,
             Self { has_pairs: true, gives_values: true, .. } => DatasetKind::ValuedPairs,
             Self { has_pairs: true, .. } => DatasetKind::Pairs,
@@ -150,6 +159,7 @@ impl fmt::Display for Flow {
             (false, false, false) => "completions",
         };
         let whose = match (self.generates, self.has_scores) {
+            _ if self.mixes => "that the policy generates, mixed with the dataset's",
             (true, true) => "that the policy generates",
             (true, false) => "that the policy generates, without their scores",
             (false, _) => "of the dataset",
@@ -171,6 +181,7 @@ mod tests {
             gives_values,
             has_scores: false,
             compares_distributions: false,
+            mixes: false,
         };
         let (labelled, pairs, values) = (dataset(false, true, false), dataset(true, false, false), dataset(true, false, true));
         let refused = |flow: Flow, names: &[&str]| flow.check_needs(&names.iter().copied().collect()).err();

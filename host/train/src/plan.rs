@@ -258,6 +258,8 @@ pub(super) struct RolloutPlan {
 /// How far the policy that learns from completions may be from the one that wrote them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OffPolicyPlan {
+    /// Share of prompts whose completions the policy writes in training, if the others' are the dataset's.
+    pub own_share: Option<f64>,
     /// Maximum number of updates by which the policy may be ahead of a completion.
     pub max_staleness: u64,
     /// Whether log-probabilities for later updates come from a training pass instead of sampling.
@@ -388,6 +390,7 @@ impl RolloutPlan {
             episode_limits: EpisodeLimits { turns: config.max_turns, tokens: config.max_episode_tokens.unwrap_or(usize::MAX) },
             seed: config.seed,
             off_policy: OffPolicyPlan {
+                own_share: config.mixes_completions().then_some(config.lmbda),
                 // A replay writes nothing.
                 max_staleness: if config.replay_rollouts.is_none() { config.max_staleness } else { 0 },
                 recomputes_old_logp: config.old_logp == Some(OldLogpSource::Recompute),

@@ -121,7 +121,7 @@ fn prepare(matches: &ArgMatches, config: &mut RunConfig, temporary: &Path, made:
 
     let algorithm = PluginSource::open(&config.algorithm)?;
     let algorithm = AlgorithmPlugin::load(&PluginEngine::new()?, &algorithm, &config.loss, &config.loss_limits, config.seed)?;
-    let kind = Flow::new(&algorithm, config.learn_from).rows(LearnedParts::default());
+    let kind = Flow::new(&algorithm, config).rows(LearnedParts::default());
     if matches!(kind, RowKind::Prompts) && config.plugin.is_empty() {
         config.plugin.push(PluginEntry::new("tldr_length_reward.wasm".into()));
     }

@@ -64,7 +64,7 @@ pub(super) fn rows(kind: RowKind, tokenizer: &Tokenizer, count: usize, prompt: u
         let answers = [text(at + prompt + 1, answer)?, text(at + prompt + answer + 2, answer)?];
         let row = match kind {
             RowKind::Prompts => json!({ "prompt": asked }),
-            RowKind::Completions(_) => json!({ "prompt": asked, "completion": answers[0] }),
+            RowKind::Completions(_) | RowKind::AnsweredPrompts => json!({ "prompt": asked, "completion": answers[0] }),
             RowKind::Labelled => json!({ "prompt": asked, "completion": answers[0], "label": i.is_multiple_of(2) }),
             RowKind::Pairs | RowKind::ValuedPairs => json!({ "prompt": asked, "chosen": answers[0], "rejected": answers[1] }),
         };

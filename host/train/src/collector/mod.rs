@@ -11,6 +11,7 @@ mod fingerprint;
 mod generation;
 mod local;
 mod logging_source;
+mod mixed_source;
 mod prefetch;
 mod prompt_loader;
 mod prompt_skipper;
@@ -60,6 +61,7 @@ use agents::AgentSource;
 use compared_models::ComparedModels;
 use local::{DecoderSource, EpisodeSource};
 use logging_source::LoggingSource;
+use mixed_source::MixedSource;
 use replay_source::ReplaySource;
 use servers::ServerSource;
 use source::{RolloutSource, SavedPlace};
@@ -156,11 +158,28 @@ trait SequenceSource {
     -> Result<StepMetrics>;
 }
 
-/// Returns the rollout source of a run with this plan, with a log if the plan has one.
+/// Returns the rollout source of a run with this plan.
+///
+/// # Errors
+/// As of [`logged_source_of`].
+fn source_of(
+    plan: &Rc<RolloutPlan>,
+    turns: &Rc<TurnGenerator>,
+    home: &RunHome,
+    world: &Rc<World>,
+) -> Result<Box<dyn RolloutSource>> {
+    let source = logged_source_of(plan, turns, home, world)?;
+    Ok(match plan.off_policy.own_share {
+        Some(share) => Box::new(MixedSource::new(source, share, plan.seed, plan.max_completion_length)),
+        None => source,
+    })
+}
+
+/// Returns the source of the policy's rollouts, with a log if the plan has one.
 ///
 /// # Errors
 /// If the log of this run, or of the one that it replays, can't be read.
-fn source_of(
+fn logged_source_of(
     plan: &Rc<RolloutPlan>,
     turns: &Rc<TurnGenerator>,
     home: &RunHome,

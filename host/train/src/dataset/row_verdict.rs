@@ -19,6 +19,8 @@ pub(super) const TRIED_PAIRS: usize = 1024;
 pub enum DatasetKind {
     /// Prompts for generation.
     Prompts,
+    /// Prompts for generation that also have a given completion.
+    AnsweredPrompts,
     /// A prompt with a chosen and a rejected answer.
     Pairs,
     /// Given completions.
@@ -45,6 +47,9 @@ impl DatasetKind {
     /// Returns the dataset, which is optional only for prompts.
     pub(super) fn dataset(self, given: Option<&Dataset>) -> Result<&Dataset> {
         let missing = match self {
+            Self::AnsweredPrompts => {
+                "is missing: with lmbda below 1, completions of a dataset with \"prompt\" and \"completion\" are learned"
+            }
             Self::Completions(_) => {
                 "is missing: fine-tuning learns from a dataset with \"prompt\" and \"completion\", \"text\" or \"messages\""
             }
@@ -63,7 +68,7 @@ impl DatasetKind {
                 Some("fine-tuning has no limit for prompts alone; max_length limits a prompt with its completion")
             }
             Self::ValuedPairs => Some("a reward model reads whole texts; longer ones are skipped by max_length"),
-            Self::Prompts | Self::Pairs | Self::Labelled => None,
+            Self::Prompts | Self::AnsweredPrompts | Self::Pairs | Self::Labelled => None,
         }
     }
 
@@ -71,6 +76,12 @@ impl DatasetKind {
     fn read(self, row: usize, place: &Location, columns: RowColumns) -> data::Result<Vec<ParsedRow>> {
         let one = match self {
             Self::Prompts => ParsedRow::Prompt(PromptRow::from_columns(row, place, columns)?),
+            Self::AnsweredPrompts => {
+                let row = CompletionRow::from_columns(row, place, columns)?.split_last_turn();
+                let missing = "has no prompt with a completion, which is learned of some rows (lmbda is below 1)";
+                row.prompt.as_ref().ok_or_else(|| row.place.row_error(missing))?;
+                ParsedRow::Completion(row, None)
+            }
             Self::Pairs => ParsedRow::Pair(PreferenceRow::from_columns(row, place, columns)?),
             Self::ValuedPairs => ParsedRow::Pair(PreferenceRow::from_whole_texts(row, place, columns)?),
             Self::Completions(_) => ParsedRow::Completion(CompletionRow::from_columns(row, place, columns)?, None),
@@ -98,7 +109,7 @@ impl DatasetReader {
         let Some(form) = self.form.as_deref() else { return kind.read(row, place, columns) };
         let answers: &[&str] = match kind {
             DatasetKind::Prompts => &[],
-            DatasetKind::Completions(_) => &["completion"],
+            DatasetKind::Completions(_) | DatasetKind::AnsweredPrompts => &["completion"],
             DatasetKind::Pairs | DatasetKind::ValuedPairs => &["chosen", "rejected"],
             DatasetKind::Labelled => &["completion", "chosen", "rejected"],
         };
@@ -192,6 +203,9 @@ impl DatasetReader {
             ParsedRow::Prompt(row) => self.prompt(row).map(PreparedRow::from),
             ParsedRow::Pair(row) if matches!(kind, DatasetKind::ValuedPairs) => self.valued_pair(row).map(PreparedRow::from),
             ParsedRow::Pair(row) => self.pair(row),
+            ParsedRow::Completion(row, _) if matches!(kind, DatasetKind::AnsweredPrompts) => {
+                self.answered_prompt(row).map(PreparedRow::from)
+            }
             ParsedRow::Completion(row, label) => {
                 let (mut prompt, beyond) = self.completion(row, what)?;
                 let truncated = !beyond.is_empty();
@@ -355,7 +369,7 @@ impl DatasetReader {
                 let alike = || texts.wholes.iter().all(|whole| lengths.begin_alike(asked, whole));
                 is_below(room) && alike() && goes_on()
             }
-            DatasetKind::Completions(LearnedParts { turns: true, .. }) => false,
+            DatasetKind::Completions(LearnedParts { turns: true, .. }) | DatasetKind::AnsweredPrompts => false,
             DatasetKind::Completions(_) | DatasetKind::Labelled => {
                 let whole = matches!(kind, DatasetKind::Completions(LearnedParts { includes_prompts: true, .. }))
                     || texts.prompt.is_none();
@@ -395,6 +409,7 @@ impl DatasetReader {
         let frame = if self.framed { format!("{:?}", self.tokenizer.bos_and_eos_ids()) } else { String::new() };
         let shape = match kind {
             DatasetKind::Prompts => format!("prompts {prompt}"),
+            DatasetKind::AnsweredPrompts => format!("answered prompts {prompt}"),
             DatasetKind::Pairs => format!("pairs {prompt} {text} {frame}"),
             DatasetKind::Completions(LearnedParts { includes_prompts: whole, turns }) => {
                 format!("completions {text} {whole} {turns}")

@@ -234,7 +234,8 @@ pub(crate) const SAMPLING_DIFFERENCE: &str = "sampling/sampling_logp_difference/
 /// TRL.
 fn sampling_metrics(rollouts: &[Rollout], logp: &[f32], sampled: &[f32]) -> Vec<Metric> {
     let mask = rollouts.iter().flat_map(Rollout::mask);
-    let differences = logp.iter().zip(sampled).zip(mask).filter(|(_, counts)| *counts == 1);
+    // Completions of the dataset were not sampled.
+    let differences = logp.iter().zip(sampled).zip(mask).filter(|((_, old), counts)| *counts == 1 && !old.is_nan());
     let differences: Vec<f64> = differences.map(|((new, old), _)| f64::from(*new) - f64::from(*old)).collect();
     if differences.is_empty() {
         return Vec::new();

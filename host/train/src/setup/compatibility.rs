@@ -19,12 +19,20 @@ pub(super) fn check(config: &RunConfig, plugins: &LoadedPlugins, ranks: usize) -
         );
         return Err(Error::setting("num_generations", detail));
     }
-    if plugins.flow.generates && config.learn_from == CompletionSource::Dataset {
+    if plugins.flow.generates && config.completion_source() == CompletionSource::Dataset {
+        let (key, value) = if config.lmbda == 0.0 { ("lmbda", "0") } else { ("learn_from", "\"dataset\"") };
         let detail = format!(
-            "is \"dataset\", but with these settings {} learns from what the policy generates; leave it out",
+            "is {value}, but with these settings {} learns from what the policy generates; leave it out",
             config.algorithm
         );
-        return Err(Error::setting("learn_from", detail));
+        return Err(Error::setting(key, detail));
+    }
+    if config.mixes_completions() && !plugins.flow.mixes {
+        let detail = format!(
+            "mixes completions of the policy with the dataset's, and with these settings {} learns from one of them only; leave it out",
+            config.algorithm
+        );
+        return Err(Error::setting("lmbda", detail));
     }
     if config.has_episodes() && plugins.writes_teacher_prompts() {
         let detail = format!(

@@ -60,7 +60,7 @@ pub(super) fn load(
     let load =
         |source: &PluginSource| Ok(AlgorithmPlugin::load(&engine, source, &config.loss, &config.loss_limits, config.seed)?);
     let (algorithm, algorithm_source) = opening.load(load)?;
-    let flow = Flow::new(&algorithm, config.learn_from);
+    let flow = Flow::new(&algorithm, config);
     flow.check_needs(&algorithm.info().needs)
         .map_err(|detail| plugin::Error::Config { name: algorithm.name().to_owned(), detail })?;
     let chosen = chosen(config, algorithm_source.name());

@@ -106,8 +106,8 @@ fn other_tokenizer(key: &str, folder: &ModelFolder, opened: &OpenedModel) -> Opt
 pub(super) fn fine_tuned(config: &RunConfig, opened: &OpenedModel, beginning: &StartMode) -> Result<Option<String>> {
     let StartMode::Fork { origin, .. } = beginning else { return Ok(None) };
     let written = origin.written()?;
-    if written.learn_from != CompletionSource::Dataset
-        || config.learn_from == CompletionSource::Dataset
+    if written.completion_source() != CompletionSource::Dataset
+        || config.completion_source() == CompletionSource::Dataset
         || written.model != config.model
     {
         return Ok(None);

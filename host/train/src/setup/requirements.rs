@@ -147,7 +147,7 @@ fn held(config: &RunConfig, stored: Option<WeightDtype>) -> WeightStorage {
 pub fn requirements(config: &RunConfig, model: &ModelFolder, ranks: usize, bf16: bool, tokens: usize) -> Result<Requirements> {
     let algorithm = PluginSource::open(&config.algorithm)?;
     let algorithm = AlgorithmPlugin::load(&PluginEngine::new()?, &algorithm, &config.loss, &config.loss_limits, config.seed)?;
-    let flow = Flow::new(&algorithm, config.learn_from);
+    let flow = Flow::new(&algorithm, config);
     let needs = &algorithm.info().needs;
     let (a, stage) = (model.architecture(), ZeroStage::new(if ranks > 1 { config.zero_stage } else { 0 }));
     let sizes = ModelSizes::new(a, ranks);

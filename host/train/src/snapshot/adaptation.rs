@@ -8,7 +8,8 @@ impl RestoredState {
     /// Returns the state without what does not apply under other `settings` than it was `written` with: rollouts prepared by another
     /// algorithm, the moments of another optimizer, and values of another metric.
     pub(crate) fn adapted(mut self, written: &RunConfig, settings: &RunConfig) -> Self {
-        let learns = |config: &RunConfig| (PluginEntry::new(config.algorithm.clone()).name().to_owned(), config.learn_from);
+        let learns =
+            |config: &RunConfig| (PluginEntry::new(config.algorithm.clone()).name().to_owned(), config.completion_source());
         let (was, now) = (learns(written), learns(settings));
         if was != now {
             let waiting: usize = self.waiting.iter().map(|waiting| waiting.rollouts.len()).sum();

@@ -452,7 +452,7 @@ const COMPARES: &str = "its loss, with these settings, compares the rows of a mi
 fn fits(loaded: &mut AnyPlugin, trial: &super::PluginTrial, config: &RunConfig) -> Result<(), String> {
     let AnyPlugin::Algorithm(algorithm) = loaded else { return Ok(()) };
     let (flow, extras) = (trial.flow(), trial.extras());
-    let own = Flow::new(algorithm, config.learn_from);
+    let own = Flow::new(algorithm, config);
     if own != flow {
         return Err(format!("it learns from {own}, and this run from {flow}"));
     }
