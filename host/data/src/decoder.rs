@@ -1,4 +1,4 @@
-//! Bounds the work of a tokenizer's decoder.
+//! Texts of single tokens, and bounds on the work of a tokenizer's decoder.
 
 use serde_json::Value;
 
@@ -47,6 +47,30 @@ fn growth(part: &Value) -> usize {
     }
 }
 
+/// Returns the text that each token adds, as [`Tokenizer::texts_of`](super::Tokenizer::texts_of) does.
+pub(super) fn texts_of(tokenizer: &tokenizers::Tokenizer, ids: &[u32]) -> tokenizers::Result<Vec<String>> {
+    let (mut stream, mut texts) = (tokenizer.decode_stream(false), Vec::with_capacity(ids.len()));
+    for &id in ids {
+        let text = match stream.step(id) {
+            Ok(text) => text.unwrap_or_default(),
+            // With a fallback to bytes, those of an incomplete character change how the bytes before them are decoded.
+            Err(_) => {
+                stream = tokenizer.decode_stream(false);
+                let own = stream.step(id)?.unwrap_or_default();
+                format!("{}{own}", char::REPLACEMENT_CHARACTER)
+            }
+        };
+        texts.push(text);
+    }
+    // Nothing is left if the last token completed a character.
+    if texts.last().is_some_and(String::is_empty) {
+        let whole = tokenizer.decode(ids, false)?;
+        let rest = whole.strip_prefix(&texts.concat()).map_or_else(|| char::REPLACEMENT_CHARACTER.to_string(), str::to_owned);
+        texts.iter_mut().last().into_iter().for_each(|last| last.push_str(&rest));
+    }
+    Ok(texts)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +82,27 @@ mod tests {
 
     fn replace(from: &str, to: &str) -> Value {
         json!({ "type": "Replace", "pattern": { "String": from }, "content": to })
+    }
+
+    #[test]
+    fn every_token_has_a_text_where_bytes_are_no_character() {
+        let pieces = ["<unk>", "</s>", "<0x7D>", "<0xE2>", "<0x82>", "<0xAC>", "a"];
+        let vocab: Value = pieces.iter().enumerate().map(|(id, piece)| ((*piece).to_owned(), json!(id))).collect();
+        let end = json!({"id": 1, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true});
+        let model = json!({"type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": true, "unk_token": "<unk>"});
+        let decoder = sequence(&[json!({"type": "ByteFallback"}), json!({"type": "Fuse"})]);
+        let whole = json!({"version": "1.0", "added_tokens": [end], "decoder": decoder, "model": model});
+        let tokenizer: tokenizers::Tokenizer = whole.to_string().parse().unwrap();
+        let texts = |ids: &[u32]| texts_of(&tokenizer, ids).unwrap();
+        assert_eq!(texts(&[6, 2, 3, 4, 5, 1]), ["a", "}", "", "", "\u{20ac}", "</s>"]);
+        // Half of a character after a byte: all bytes together are none.
+        assert_eq!(texts(&[6, 2, 3, 1]), ["a", "}", "", "\u{fffd}</s>"]);
+        assert_eq!(texts(&[2, 3, 6, 6]), ["}", "", "\u{fffd}a", "a"]);
+        assert_eq!(texts(&[2, 3, 4]), ["}", "", "\u{fffd}"]);
+        for seed in 0..2000u32 {
+            let ids: Vec<u32> = (0..8).map(|at| (seed.wrapping_mul(2_654_435_761).rotate_left(4 * at) >> 7) % 7).collect();
+            assert_eq!(texts(&ids).len(), 8, "{ids:?}");
+        }
     }
 
     #[test]

@@ -326,28 +326,13 @@ impl Tokenizer {
     }
 
     /// Returns the text that each token adds, including special tokens. A token that ends within a character adds nothing; the token that
-    /// completes it adds the character. The last token adds what is left of an incomplete one.
+    /// completes it adds the character. What is left of an incomplete one is added as U+FFFD by the token that follows it, or by the last.
     ///
     /// # Errors
     /// If the tokens can't be decoded.
     pub fn texts_of(&self, ids: &[u32]) -> Result<Vec<String>> {
         let owned = ids.to_vec();
-        let texts = self.decode_with(2 * ids.len(), move |inner| {
-            let decode = || -> tokenizers::Result<Vec<String>> {
-                let mut stream = inner.decode_stream(false);
-                let text = |id: &u32| stream.step(*id).map(Option::unwrap_or_default);
-                let mut texts = owned.iter().map(text).collect::<tokenizers::Result<Vec<String>>>()?;
-                // Nothing is left if the last token completed a character.
-                if texts.last().is_some_and(String::is_empty) {
-                    let whole = inner.decode(&owned, false)?;
-                    if let (Some(rest), Some(last)) = (whole.strip_prefix(&texts.concat()), texts.last_mut()) {
-                        last.push_str(rest);
-                    }
-                }
-                Ok(texts)
-            };
-            decode().map_err(|e| e.to_string())
-        });
+        let texts = self.decode_with(2 * ids.len(), move |inner| decoder::texts_of(inner, &owned).map_err(|e| e.to_string()));
         texts.map_err(|e| self.undecodable(ids, &e))
     }
 
