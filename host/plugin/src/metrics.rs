@@ -40,8 +40,19 @@ const RESERVED: [&str; 19] = [
     "runtime",
 ];
 
-const RESERVED_PREFIXES: [&str; 10] =
-    ["eval_", "time/", "perf/", "plugins/", "completions/", "episodes/", "filter_groups/", "skip_groups/", "pass@", "maj@"];
+const RESERVED_PREFIXES: [&str; 11] = [
+    "eval_",
+    "time/",
+    "perf/",
+    "plugins/",
+    "rollout/",
+    "completions/",
+    "episodes/",
+    "filter_groups/",
+    "skip_groups/",
+    "pass@",
+    "maj@",
+];
 
 /// Names that algorithms may report, as TRL's do. The terminal, the report and the diagnosis read them. They are reserved for algorithms,
 /// since a reward's or environment's numbers would be mistaken for the algorithm's.
@@ -267,6 +278,7 @@ mod tests {
         let said = |name, of| names.checked(&reporter("a", of), vec![metric(name, 1.0, 1.0)]).err();
         for (name, allowed) in [
             ("entropy", [MetricOrigin::Completions].as_slice()),
+            ("rollout/staleness/max", &[]),
             ("sampling/importance_sampling_ratio/mean", &[MetricOrigin::Completions]),
             ("reward", &[MetricOrigin::Completions, MetricOrigin::Pairs]),
             ("episode", &[MetricOrigin::Completions, MetricOrigin::Pairs]),

@@ -53,7 +53,10 @@ impl MixedSource {
 impl RolloutSource for MixedSource {
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
         let (prompts, version) = (self.own_prompts(request), policy.version);
-        let mut batch = self.source.roll_out(&RolloutRequest { prompts: &prompts, ..*request }, policy)?;
+        // A pass over some of a step's prompts is of no use to training.
+        let keeps_prompt_pass = request.keeps_prompt_pass && prompts.len() == request.prompts.len();
+        let own = RolloutRequest { prompts: &prompts, keeps_prompt_pass, ..*request };
+        let mut batch = self.source.roll_out(&own, policy)?;
         if request.phase != Phase::Train {
             return Ok(batch);
         }
