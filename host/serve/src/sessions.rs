@@ -17,17 +17,12 @@ pub struct Sessions {
 #[derive(Default)]
 struct SessionTable {
     open: HashMap<String, Arc<AgentSession>>,
-    /// The most recently closed sessions.
-    closed: VecDeque<ClosedSession>,
+    /// Keys of the most recently closed sessions.
+    closed: VecDeque<String>,
+    /// Whether a request came with the key of a closed session, which is logged once.
+    was_warned: bool,
     /// Engine that answers; `None` while the weights change.
     engine: Option<Arc<InferenceEngine>>,
-}
-
-/// A session that is closed.
-struct ClosedSession {
-    key: String,
-    /// Whether a request came with its key since.
-    was_used: bool,
 }
 
 /// Owner of a key.
@@ -78,9 +73,13 @@ impl Sessions {
         if let Some(session) = state.open.get(key) {
             return KeyOwner::Open(Arc::clone(session));
         }
-        let Some(closed) = state.closed.iter_mut().find(|closed| closed.key == key) else { return KeyOwner::Nobody };
-        if !std::mem::replace(&mut closed.was_used, true) {
-            tracing::warn!("a request with the key of an episode that has ended was refused; each episode has a key of its own");
+        if !state.closed.iter().any(|closed| closed == key) {
+            return KeyOwner::Nobody;
+        }
+        if !std::mem::replace(&mut state.was_warned, true) {
+            tracing::warn!(
+                "a request with the key of an episode that has ended was refused: it came too late, or has another's key"
+            );
         }
         KeyOwner::Closed
     }
@@ -101,7 +100,7 @@ impl SessionTable {
         if self.closed.len() >= REMEMBERED {
             self.closed.pop_front();
         }
-        self.closed.push_back(ClosedSession { key: key.to_owned(), was_used: false });
+        self.closed.push_back(key.to_owned());
         Some(session)
     }
 }

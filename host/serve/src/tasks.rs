@@ -267,14 +267,18 @@ impl TaskQueue {
         };
         let record = self.sessions.close(&state.tasks[at].key);
         let calls = record.calls.len();
-        let wrong = open.wrong.or_else(|| (self.check)(&open.report, Some(calls)).err());
-        let report = if open.report.is_empty() { String::new() } else { Value::Object(open.report).to_string() };
-        let finished = FinishedTask {
-            name,
-            calls,
-            failed: failed.clone().or_else(|| (calls == 0).then(|| NO_CALL.to_owned())),
-            wrong: wrong.clone(),
+        let wrong = match &failed {
+            // Its report does not count.
+            Some(_) => None,
+            None => open.wrong.or_else(|| (self.check)(&open.report, Some(calls)).err()),
         };
+        let unanswered = || match &record.refused {
+            Some(refused) => format!("no call of the episode was answered: {refused}"),
+            None => NO_CALL.to_owned(),
+        };
+        let report = if open.report.is_empty() { String::new() } else { Value::Object(open.report).to_string() };
+        let finished =
+            FinishedTask { name, calls, failed: failed.clone().or_else(|| (calls == 0).then(unanswered)), wrong: wrong.clone() };
         let failed = failed.or(wrong.map(|wrong| format!("sent a report that {wrong}")));
         state.stages[at] = TaskStage::Ended(Some(TaskEnd { record, report, failed }));
         state.open -= 1;

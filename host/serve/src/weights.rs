@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+/// Number of values that are hashed at a time.
+const HASHED_AT_ONCE: usize = 16 << 10;
+
 /// Loader of a model's weights.
 pub struct WeightLoader {
     /// Folder that is served.
@@ -79,7 +82,7 @@ impl WeightLoader {
         Ok(decoding)
     }
 
-    /// Returns the checksum of each served tensor.
+    /// Returns the checksum of each tensor of the served model, without an adapter.
     ///
     /// # Errors
     /// If weights are quantized, and so differ from those of the files.
@@ -87,7 +90,7 @@ impl WeightLoader {
         if self.folder.weight_storage() != WeightStorage::AS_STORED {
             return Err("the weights are quantized, so they can't be compared with those of a file".into());
         }
-        let served = FrozenModel::new(self.models().served.clone());
+        let served = FrozenModel::new(self.models().plain.clone());
         checksums(&served).map_err(|e| e.to_string())
     }
 }
@@ -104,7 +107,9 @@ pub fn folder_checksums(folder: &ModelFolder) -> Result<BTreeMap<String, String>
 fn checksums(model: &FrozenModel) -> ops::Result<BTreeMap<String, String>> {
     let sum = |(name, tensor): (String, &_)| {
         let mut hash = Sha256::new();
-        ops::to_vec(tensor)?.iter().for_each(|value| hash.update(value.to_le_bytes()));
+        for part in ops::to_vec(tensor)?.chunks(HASHED_AT_ONCE) {
+            hash.update(part.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
+        }
         let digits: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         Ok((name, digits))
     };

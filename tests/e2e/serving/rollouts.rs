@@ -403,6 +403,11 @@ fn a_server_with_another_base_or_a_shorter_context_is_refused() {
         std::fs::remove_dir_all(place.path("run")).ok();
     };
     refused(&["--model", "taught/checkpoint-4"], "it serves another model");
+    // Under the run's adapters is the base of the adapter that is served.
+    place.run(&arguments("adapter", &["--max-steps", "1", "--lora-r", "2"])).succeeded();
+    let server = ServerProcess::start(&place, &["--model", "adapter/checkpoint-1", "--allow-weight-updates"]);
+    let steps = ["--model", "adapter/checkpoint-1", "--max-steps", "2", "--rollout-server", &url(&server)];
+    place.run(&arguments("continued", &steps)).succeeded();
     // A single bit that no log-probability shows.
     place.copy(tiny(), "bit");
     let file = place.path("bit/model.safetensors");

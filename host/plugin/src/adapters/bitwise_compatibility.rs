@@ -96,6 +96,9 @@ fn bits(columns: &[Column], metrics: &[Metric]) -> (Vec<(String, Vec<u32>)>, Str
     (all, format!("{metrics:?}"))
 }
 
+/// Metric that grpo reports since the kept version.
+const ADDED: &str = "sampling/importance_sampling_ratio/clipped";
+
 #[test]
 fn losses_are_the_same_to_the_bit() {
     for (name, settings, masked) in [
@@ -123,7 +126,8 @@ fn losses_are_the_same_to_the_bit() {
             if name == "sft" {
                 batch.columns.retain(|column| column.name != columns::ADVANTAGE);
             }
-            let [old, new] = both(name, &settings).map(|mut algorithm| algorithm.loss(&batch).unwrap());
+            let [old, mut new] = both(name, &settings).map(|mut algorithm| algorithm.loss(&batch).unwrap());
+            new.metrics.retain(|metric| metric.name != ADDED);
             assert_eq!(old.loss.to_bits(), new.loss.to_bits(), "{name} {settings}");
             assert_eq!(bits(&old.derivatives, &old.metrics), bits(&new.derivatives, &new.metrics), "{name} {settings}");
             assert!(old.derivatives[0].values.iter().any(|d| *d != 0.0), "{name} {settings}");

@@ -149,6 +149,19 @@ fn episodes_come_in_order_or_by_row_and_end_with_their_reports() {
         tasks.report(&session(tasks, &last.key), object(json!({"reward": 3}))).unwrap_err();
         tasks.finish_session(&session(tasks, &last.key), Ok(Map::new())).unwrap();
     });
+    // Of an episode that has failed, the report does not count.
+    let (failed, _) = played(&tasks, 1, rules(LONG, 3), |tasks| {
+        let one = loop {
+            match tasks.start(TaskSelector::Next) {
+                Ok(one) => break one,
+                Err(_) => thread::yield_now(),
+            }
+        };
+        tasks.report(&session(tasks, &one.key), object(json!({"reward": 3}))).unwrap_err();
+        let end = tasks.finish_session(&session(tasks, &one.key), Err("lost".into())).unwrap();
+        assert_eq!((end.wrong, end.failed.as_deref()), (None, Some("failed: lost")));
+    });
+    assert_eq!(failed[0].failed.as_deref(), Some("failed: lost"));
     let ended: Vec<(&str, Option<&str>)> = ends.iter().map(|end| (end.report.as_str(), end.failed.as_deref())).collect();
     let wrong = Some("sent a report that has too much");
     assert_eq!(ended, [(r#"{"reward":0.5,"metrics":{"a":1}}"#, None), ("", wrong), (r#"{"reward":1}"#, None), ("", wrong)]);

@@ -159,7 +159,11 @@ impl Connection {
             return Ok(());
         }
         let theirs = self.client.tensor_checksums(self.patience())?;
-        if let Some((theirs, ours)) = theirs.as_ref().zip(serving.published.tensors.checksums()) {
+        // The trainer reads all weights for its own, so only if there are some to compare, and not where they may not fit.
+        let is_quantized = serving.published.numbers == PolicyNumbers::Quantized;
+        if let Some(theirs) = theirs.filter(|_| !is_quantized)
+            && let Some(ours) = serving.published.tensors.checksums()
+        {
             let names: BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
             let (all, mut differing) = (names.len(), names.into_iter().filter(|name| theirs.get(*name) != ours.get(*name)));
             if let Some(first) = differing.next().cloned() {
@@ -234,8 +238,10 @@ impl Connection {
         let _ = self.client.unload_adapter(kind, &published.name);
         self.client.load_adapter(kind, &published.name, &published.folder, self.patience())?;
         if let Some(before) = before.and_then(|before| before.adapter.as_ref()).filter(|before| **before != published.name) {
-            // A restarted server does not know the adapter.
-            let _ = self.client.unload_adapter(kind, before);
+            // A server that has been restarted does not know the adapter.
+            if self.client.unload_adapter(kind, before).is_err() {
+                self.was_lost();
+            }
         }
         match kind {
             // Names are never reused, so they serve as versions.
